@@ -6,8 +6,15 @@ import (
 	"time"
 )
 
-// KindEmulated is the kind of device that Emulated describes.
-const KindEmulated = "emulated"
+// Kinds of device of which the program knows more than the name: those that GPU and Emulated describe, and the one that is open.
+const (
+	KindGPU      = "gpu"
+	KindEmulated = "emulated"
+	KindAuto     = "auto"
+)
+
+// OwnMemory reports whether the job's devices have memory apart from the host's.
+func (d *Devices) OwnMemory() bool { return d.Kind == KindGPU || d.Kind == KindEmulated }
 
 // At is entry i of a list with an entry for each stage or device, or the one that stands for all; the zero value of an empty
 // list. Beyond the last entry it is the last: a tuning also tries more stages than the list is for.
@@ -19,10 +26,14 @@ func At[T any](list []T, i int) (value T) {
 }
 
 // Offered is how many devices a node offers to the job, as far as the job says; Auto where it does not. Emulated devices of a
-// job whose stages are open are as many as a list has entries for.
+// job whose stages are open are as many as a list has entries for. GPUs bound no number of stages that is given: stages may share one.
 func (j *Job) Offered() Count {
 	e := j.Devices.Emulated
 	switch {
+	case j.Devices.Kind == KindGPU && j.Stages != Auto:
+		return Auto
+	case j.Devices.Kind == KindGPU:
+		return j.Devices.GPU.Count
 	case j.Devices.Kind != KindEmulated:
 		return j.Devices.CPU.Count
 	case e.Count != Auto || j.Stages != Auto:
@@ -49,11 +60,15 @@ func given[T float64 | time.Duration](list []T) bool {
 	return slices.ContainsFunc(list, func(x T) bool { return x != 0 })
 }
 
-// checkDevices checks that what is said of emulated devices is read, and enough.
+// checkDevices checks that what is said of devices is read, and of emulated ones enough.
 func (c *checker) checkDevices() {
 	d, e := c.Devices, c.Devices.Emulated
 	emulated := d.Kind == KindEmulated
 	switch {
+	case c.Has("devices.gpu") && d.Kind != KindGPU && d.Kind != KindAuto:
+		c.refuse("devices.gpu", "", "devices.gpu is read by the kinds gpu and auto only; devices.kind is %s", d.Kind)
+	case c.Has("devices.cpu.count") && d.Kind == KindGPU:
+		c.refuse("devices.cpu.count", "devices.gpu.count", "devices.cpu.count is not read by the kind gpu; devices.gpu.count says how many GPUs the job takes")
 	case !emulated && c.Has("devices.emulated"):
 		c.refuse("devices.emulated", "", "devices.emulated is read by the kind emulated only; devices.kind is %s", d.Kind)
 	case !emulated:

@@ -45,10 +45,10 @@ type Job struct {
 	// How counts and a schedule that are `auto` are decided. `profile`: the job is measured on its devices for some batches
 	// before it starts, candidates are predicted from that, the best are run for a few batches, and the measured best is taken;
 	// `avgpipectl explain` says why. `rules`: at once, without a measurement: a stage for each device (devices.cpu.count, or of
-	// emulated ones devices.emulated.count; else the node's cores), at most the model's layers; 2 pipelines when there are
+	// GPUs devices.gpu.count, of emulated ones devices.emulated.count; else the node's cores), at most the model's layers; 2 pipelines when there are
 	// several stages, so that a device has other work while one pipeline waits for a message, else 1; the divisor of the batch
 	// nearest to twice the stages as micro-batches, the larger of two equally near; the schedule afp; and no recomputation, but
-	// where emulated devices say what they hold, the least that fits.
+	// where devices have memory of their own, the least that fits.
 	Tuning string `yaml:"tuning" json:"tuning" default:"profile" rule:"oneof=profile|rules"`
 	// The most that measuring may cost, as a share of the job's training time, which is estimated after the first reading; 2 seconds in
 	// any case. What would cost more is spared: first the short runs of the best candidates, then the measurement, so that the
@@ -315,9 +315,12 @@ type Center struct {
 
 // Devices says what the stages run on.
 type Devices struct {
-	// The kind of device. `auto`: the fastest that this node has; `ref` is plain Go, slow, the one that every other is
+	// The kind of device. `auto`: GPUs where the program and the node have them, the job fits them and nothing is said of `cpu`,
+	// else the node's cores; `gpu`: GPUs of NVIDIA; `ref` is plain Go, slow, the one that every other is
 	// tested against; `emulated` computes nothing, but takes the time and the memory that `emulated` says.
-	Kind string `yaml:"kind" json:"kind" default:"auto" rule:"oneof=auto|cpu|ref|emulated" also:"device_type"`
+	Kind string `yaml:"kind" json:"kind" default:"auto" rule:"oneof=auto|gpu|cpu|ref|emulated" also:"device_type cuda=gpu nvidia=gpu"`
+	// The GPUs of a node; with the kinds gpu and auto.
+	GPU GPU `yaml:"gpu" json:"gpu"`
 	// The CPU devices of a node.
 	CPU CPU `yaml:"cpu" json:"cpu"`
 	// Devices that spend time instead of computing, to measure a pipeline on a machine that does not have them; only with the
@@ -357,11 +360,24 @@ type Link struct {
 	Bandwidth []float64 `yaml:"bandwidth" json:"bandwidth" default:"0" rule:"min=0 items=1+ each=device"`
 }
 
+// GPU describes what a job takes of a node's GPUs. No other job computes on them meanwhile.
+type GPU struct {
+	// GPUs that the job takes; where there are fewer than stages, neighbouring stages share one. `auto`: all that the node has, at
+	// most one for each stage.
+	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024 word=auto" also:"num_gpus"`
+	// What the job may take of the memory of each: bytes, or up to 1 a share. `auto`: all but a twentieth. The CUDA context of the
+	// worker, 512 MiB, is a part of it.
+	Memory Factor `yaml:"memory" json:"memory" default:"auto" rule:"above=0 max=1e18 word=auto" also:"gpu_memory_utilization"`
+}
+
+// Of is the GPU of row r of a plan of so many rows, counted from 0: neighbouring rows share one where there are fewer.
+func (g GPU) Of(r, rows int) int { return r * min(int(g.Count), rows) / rows }
+
 // CPU describes the CPU devices of a node.
 type CPU struct {
 	// Devices that a node offers. `auto`: one for each stage.
 	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024 word=auto"`
-	// Threads of each device. `auto`: the node's cores shared evenly by its devices, at least 1.
+	// Threads of each device. `auto`: the node's cores shared evenly by its devices, at least 1; with GPUs 1, which feeds one.
 	Threads Count `yaml:"threads" json:"threads" default:"auto" rule:"min=1 max=1024 word=auto"`
 }
 

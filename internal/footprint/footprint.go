@@ -48,6 +48,15 @@ func OutputBytes(l layer.Layer, j *job.Job, size layer.Size) int {
 // bench/tuner, part memory, holds it to processes.
 const workspace = 1 << 20
 
+// What a worker takes for GPUs beside its stages: of the memory of each its CUDA context, with kernels and the work space of libraries; and of the host's
+// the driver with its libraries, once, and for each device page-locked memory that copies pass through. Figures of the driver's documentation and of
+// other programs: no worker of ours has been measured.
+const (
+	ContextBytes = 512 << 20
+	driverBytes  = 512 << 20
+	stagingBytes = 32 << 20
+)
+
 // Stage implements tuner.Sizer.
 func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if m, ok := z.known[spec]; ok {
@@ -78,6 +87,11 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n*(b.Activations+b.Boundaries) + b.Workspace,
 		Center: vectors * b.Vector, Boundaries: n * z.messages(shape, spec),
 		Host: workspace + max(z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
+	}
+	if z.job.Devices.Kind == job.KindGPU {
+		if m.Host += stagingBytes; spec.From == 0 {
+			m.Host += driverBytes
+		}
 	}
 	if z.host {
 		m.Host += b.Scratch + n*b.Padding + vectors*(device.HostPages(b.Vector)-b.Vector)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -16,7 +17,12 @@ const maxMore = 8
 func (x *resolver) refuseShort(a *arrangement) {
 	advice, near := x.WouldFit(&x.Job)
 	short := &a.short[0]
-	if short.Device >= 0 {
+	switch {
+	case short.Device >= 0 && x.Job.Devices.Kind == job.KindGPU:
+		x.refuse("devices.gpu.memory", near, "%s (GPU %d; devices.gpu.memory is %s, of which the CUDA context takes %s); %s", shortText(short), short.Device,
+			words.Bytes(int64(x.Job.Devices.GPU.Memory)), words.Bytes(footprint.ContextBytes), advice)
+		return
+	case short.Device >= 0:
 		x.refuse("devices.emulated.memory", near, "%s; %s", shortText(short), advice)
 		return
 	}
@@ -80,7 +86,7 @@ type change struct {
 // smallest batch, which leaves no smaller micro-batches.
 func (f *Facts) several(j *job.Job, micros, stages, batches []change) (all []change) {
 	kind := RecomputeKinds[len(RecomputeKinds)-1]
-	if j.Devices.Kind == job.KindEmulated {
+	if j.Devices.OwnMemory() {
 		kind = job.AutoRecompute // by what each device holds
 	}
 	smallest := change{fmt.Sprintf("micro_batches: %d", j.MicroBatches), func(*job.Job) {}}

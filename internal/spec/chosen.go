@@ -63,7 +63,7 @@ func With(j *job.Job, c *tuner.Candidate) job.Job {
 	} else if out.RecomputeOpen() {
 		out.Recompute = RecomputeKinds[:1:1]
 	}
-	out.Devices.CPU.Count = max(out.Devices.CPU.Count, out.Stages)
+	out.Devices.CPU.Count, out.Devices.GPU.Count = max(out.Devices.CPU.Count, out.Stages), min(out.Devices.GPU.Count, out.Stages)
 	if c.Threads > 0 {
 		out.Devices.CPU.Threads = job.Count(c.Threads)
 	}

@@ -3,9 +3,11 @@ package spec
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
@@ -16,7 +18,7 @@ import (
 // sizer sizes stages on a device that holds as much as is asked for.
 func (f *Facts) sizer(j *job.Job) (*footprint.Sizer, error) {
 	on, err := emulated.Open(emulated.Config{})
-	return footprint.New(f.Model, j, on, j.Devices.Kind != job.KindEmulated), err
+	return footprint.New(f.Model, j, on, !j.Devices.OwnMemory()), err
 }
 
 // shortText says what is short on a device.
@@ -38,12 +40,10 @@ type arrangement struct {
 	short  []tuner.Shortage
 }
 
-// bounded reports whether the memory of the job's devices is known: that of the host, or of emulated devices what the job says.
+// bounded reports whether the memory of the job's devices is known: that of the host, or of devices with memory of their own what the job says.
 func (f *Facts) bounded(j *job.Job) bool {
-	if j.Devices.Kind != job.KindEmulated {
-		return f.MemoryBytes > 0
-	}
-	return slices.ContainsFunc(j.Devices.Emulated.Memory, func(b float64) bool { return b > 0 })
+	bytes, _ := Memories(j, stages(j))
+	return slices.Max(bytes) > 0 || j.Devices.Kind != job.KindEmulated && f.MemoryBytes > 0
 }
 
 // arrange decides what needs no measurement: which layers each stage has; which stages recompute their activations, where the file says
@@ -73,7 +73,7 @@ func (f *Facts) arrange(j *job.Job) (*arrangement, error) {
 		if least == nil || lacking(a.short) < lacking(least) {
 			least = a.short
 		}
-		if !open || j.Devices.Kind != job.KindEmulated || !a.recomputeMore() {
+		if !open || !j.Devices.OwnMemory() || !a.recomputeMore() {
 			a.short = least
 			return a, nil
 		}
@@ -123,8 +123,7 @@ func (f *Facts) warm(a *arrangement, p *footprint.Sizer) (err error) {
 		return err
 	}
 	j := &a.job
-	a.layout.InFlightLimit, err = tuner.InFlightLimits(p, a.plan, a.layout.Split, samples(j), int(j.Pipelines), j.Recompute,
-		func(d int) int64 { return int64(job.At(j.Devices.Emulated.Memory, d)) })
+	a.layout.InFlightLimit, err = tuner.InFlightLimits(p, a.plan, a.layout.Split, samples(j), int(j.Pipelines), j.Recompute, rowMemory(j, len(a.plan)))
 	if err != nil {
 		return err
 	}
@@ -146,15 +145,37 @@ func (f *Facts) price(a *arrangement, p *footprint.Sizer) (err error) {
 	if err != nil {
 		return err
 	}
-	devices, host := make([]int64, len(a.plan)), f.MemoryBytes
+	host := f.MemoryBytes
 	if a.job.Devices.Kind == job.KindEmulated {
 		host = 0
-		for d := range devices {
-			devices[d] = int64(job.At(a.job.Devices.Emulated.Memory, d))
-		}
 	}
-	a.short = tuner.Shortages(a.memory, a.plan.Placement(), devices, host)
+	devices, homes := a.homes()
+	a.short = tuner.Shortages(a.memory, homes, devices, host)
 	return nil
+}
+
+// homes are the memories of the devices, and of each stage, in which it is.
+func (a *arrangement) homes() (devices []int64, homes []int) {
+	devices, of := Memories(&a.job, len(a.plan))
+	for _, row := range a.plan.Placement() {
+		homes = append(homes, of[row])
+	}
+	return devices, homes
+}
+
+// whyMemory says what the job takes of the memory of its GPUs and of the host's, as predicted.
+func (a *arrangement) whyMemory() string {
+	devices, homes := a.homes()
+	on, in, host := make([]int64, len(devices)), make([][]string, len(devices)), int64(0)
+	for s, m := range a.memory {
+		at := homes[s]
+		on[at], in[at], host = on[at]+m.OnDevice(), append(in[at], strconv.Itoa(s)), host+m.Total()-m.OnDevice()
+	}
+	text := "memory, as predicted:"
+	for d := range devices {
+		text += fmt.Sprintf(" GPU %d %s of %s, with stages %s;", d, words.Bytes(on[d]+footprint.ContextBytes), words.Bytes(devices[d]+footprint.ContextBytes), strings.Join(in[d], ", "))
+	}
+	return text + " the host " + words.Bytes(host)
 }
 
 // Fixed are the times that a job gives to stages of emulated devices, the last entry standing for all further stages; none where

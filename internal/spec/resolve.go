@@ -10,6 +10,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
@@ -26,6 +27,8 @@ type Facts struct {
 	MemoryBytes int64 // of the node, that jobs may take; 0: not known, or checked before
 	Model       *model.Model
 	UserPlan    schedule.Plan // that the user wrote; nil: one is generated
+	GPUs        []gpu.GPU     // of the node, the sick ones too
+	NoGPU       string        // why this program can use none, whichever there are; empty: it can
 }
 
 // Resolution is a job with its automatic values decided. Those that a tuning is to choose stay open without its report.
@@ -43,6 +46,14 @@ type Resolution struct {
 // Resolve decides every automatic value of a job: the file's, by the rules, or by the report of a tuning. It changes nothing about a
 // job that it resolved. What is wrong names keys; there is then no more to the resolution than was found before.
 func Resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Problems) {
+	if j.Devices.Kind == job.KindAuto && r == nil {
+		return resolveAuto(j, f)
+	}
+	return resolve(j, f, r)
+}
+
+// resolve resolves a job of a kind of device that is decided.
+func resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Problems) {
 	x := &resolver{Facts: f, Resolution: &Resolution{Job: *j}}
 	switch {
 	case r == nil:
@@ -58,6 +69,7 @@ func Resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Prob
 	switch {
 	case x.report != nil:
 		x.take(&r.Chosen)
+	case r == nil && x.Job.Devices.Kind == job.KindGPU && !x.takeGPUs():
 	case !x.checkModel() || !x.cutOnce():
 	case x.Job.Open():
 		x.checkOpen()
@@ -141,17 +153,22 @@ func parameters(m *model.Model) (all, trained float64) {
 	return all, trained
 }
 
-// checkSize refuses a model whose weights, gradients and optimizer state alone, of one pipeline, are more than the host has, and steps
+// checkSize refuses a model whose weights, gradients and optimizer state alone, of one pipeline, are more than the host has, or the GPUs, and steps
 // that nobody waits for, which are also those whose sizes an integer may not hold.
 func (x *resolver) checkSize() bool {
-	if x.Job.Devices.Kind == job.KindEmulated || x.MemoryBytes == 0 {
+	most, where := x.MemoryBytes, x.host()
+	if g := x.Job.Devices.GPU; x.Job.Devices.Kind == job.KindGPU {
+		most = int64(g.Count) * int64(g.Memory)
+		where = fmt.Sprintf("the job's %s have %s for it", words.Count(int(g.Count), "GPU"), words.Bytes(most))
+	}
+	if x.Job.Devices.Kind == job.KindEmulated || most == 0 {
 		return true // emulated devices hold no values
 	}
 	n, trained := parameters(x.Model)
 	state := stage.Optimizer{Name: x.Job.Optimizer.Name, Momentum: x.Job.Optimizer.Momentum}.StateVectors()
-	if need := 4*n + trained*float64(4*(1+state)); need > float64(x.MemoryBytes) {
+	if need := 4*n + trained*float64(4*(1+state)); need > float64(most) {
 		x.refuse("model", "", "model: it has %s parameters; weights, gradients and the %d vectors of %s take %s, and %s; use a smaller model",
-			words.Number(n), state, x.Job.Optimizer.Name, words.Bytes(int64(min(need, math.MaxInt64/2))), x.host())
+			words.Number(n), state, x.Job.Optimizer.Name, words.Bytes(int64(min(need, math.MaxInt64/2))), where)
 		return false
 	}
 	size, operations := footprint.Size(x.Model, &x.Job, 1), 0.0
@@ -329,7 +346,10 @@ func (x *resolver) adopt(a *arrangement, recomputeOpen bool) {
 		x.because(x.whyRecompute())
 	}
 	x.because("schedule " + x.Job.Schedule + ": " + a.why)
-	if need := int(x.Job.Stages) * int(x.Job.Devices.CPU.Threads); need > x.Cores && x.Job.Devices.Kind != job.KindEmulated { // which need no cores
+	if x.Job.Devices.Kind == job.KindGPU {
+		x.because(a.whyMemory())
+	}
+	if need := int(x.Job.Stages) * int(x.Job.Devices.CPU.Threads); need > x.Cores && !x.Job.Devices.OwnMemory() { // devices that compute elsewhere
 		x.warn("the job computes on %d cores (%d stages of %d threads) and the node has %d: they are shared, so it runs slower than it could",
 			need, x.Job.Stages, x.Job.Devices.CPU.Threads, x.Cores)
 	}
@@ -345,7 +365,7 @@ func (x *resolver) whyRecompute() string {
 	switch {
 	case len(all) > 1 || all[0] != RecomputeKinds[0]:
 		return text + ": the least that the memory of the devices allows"
-	case x.Job.Devices.Kind == job.KindEmulated && x.bounded(&x.Job) || x.report != nil:
+	case x.Job.Devices.OwnMemory() && x.bounded(&x.Job) || x.report != nil:
 		return text + ": the devices hold everything"
 	}
 	return text + ": what the devices hold is not known before they are measured (tuning: profile)"

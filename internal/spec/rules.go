@@ -22,8 +22,8 @@ var RecomputeKinds = []string{string(stage.RecomputeNone), string(stage.Recomput
 //     bubble. The bubble of K stages and M micro-batches is (K-1)/(M+K-1) of the time (Huang et al. 2019, section 2.3):
 //     M = 2K keeps it at a third or less for any K, and M = 2K-1 is what the first stage of an advance-forward-propagation
 //     plan holds in flight, so fewer could not fill it. More would shrink the bubble slower than they shrink each matrix product.
-//   - devices.cpu.count, devices.emulated.count: one for each stage. devices.cpu.threads: the cores shared evenly by the devices,
-//     at least 1.
+//   - devices.cpu.count, devices.emulated.count: one for each stage; devices.gpu.count: all of the node, at most one for each stage.
+//     devices.cpu.threads: the cores shared evenly by the devices, at least 1; of GPUs 1.
 //   - averaging.alpha, averaging.lr_scale: by the number of pipelines; averaging.horizon: by tau.
 func (x *resolver) count(cores, layers, devices int) string {
 	j := &x.Job
@@ -57,8 +57,11 @@ func (x *resolver) count(cores, layers, devices int) string {
 		devices = int(j.Stages)
 	}
 	j.Devices.CPU.Count = job.Count(devices)
-	if j.Devices.Kind == job.KindEmulated {
+	switch j.Devices.Kind {
+	case job.KindEmulated:
 		j.Devices.Emulated.Count = job.Count(devices)
+	case job.KindGPU:
+		j.Devices.GPU.Count = min(j.Devices.GPU.Count, j.Stages)
 	}
 	if j.Devices.CPU.Threads == job.Auto {
 		j.Devices.CPU.Threads = job.Count(max(cores/devices, 1))

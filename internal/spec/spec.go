@@ -192,7 +192,7 @@ func (s *Spec) predictHost() int64 {
 	bytes := int64(0)
 	for _, m := range all {
 		bytes += m.Total()
-		if s.Job.Devices.Kind == job.KindEmulated { // its devices hold no values
+		if s.Job.Devices.OwnMemory() { // that of emulated devices holds no values
 			bytes -= m.OnDevice()
 		}
 	}

@@ -8,12 +8,18 @@ import (
 )
 
 // graphics are the kinds of graphics processors.
-var graphics = []choice{{"cuda", openCUDA}}
+var graphics = []choice{{"gpu", openGPU, unopened{new(cuda.Device)}}}
 
-func openCUDA(c Config) (device.Device, string, error) {
+func openGPU(c Config) (device.Device, string, error) {
 	dev, err := cuda.Open(c.Graphics)
 	if err != nil {
 		return nil, "", err
 	}
-	return dev, dev.Name() + ": asked for by name", nil
+	return dev, dev.Name() + ": a GPU of this node", nil
 }
+
+// unopened is a device on no processor, which knows what it would have.
+type unopened struct{ *cuda.Device }
+
+// Name implements device.Device.
+func (unopened) Name() string { return "gpu (cuda)" }

@@ -7,7 +7,7 @@ import (
 
 func TestOpenNamesTheDeviceAndTheReason(t *testing.T) {
 	for _, kind := range append(Kinds(), "") {
-		if kind != "cuda" { // which has a test of its own
+		if kind != "gpu" { // which has a test of its own
 			namesDeviceAndReason(t, kind, Config{Threads: 1})
 		}
 	}
@@ -28,7 +28,7 @@ func namesDeviceAndReason(t *testing.T, kind string, c Config) {
 }
 
 func TestOpenRefusesWhatItDoesNotKnow(t *testing.T) {
-	if _, _, err := Open("gpu", Config{}); err == nil || !strings.Contains(err.Error(), "auto, cpu, ref") {
+	if _, _, err := Open("tpu", Config{}); err == nil || !strings.Contains(err.Error(), "auto, cpu, ref") {
 		t.Errorf("error is %v, want the kinds that exist", err)
 	}
 	if _, _, err := Open("cpu", Config{Threads: -1}); err == nil || !strings.Contains(err.Error(), "-1 threads") {

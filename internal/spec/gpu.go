@@ -1,0 +1,156 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
+	"github.com/avgpipe/avgpipe/internal/words"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// gpuReserve is the part of a GPU's memory that `auto` leaves: the driver's own, and what allocations of whole pages waste.
+const gpuReserve = 0.05
+
+// resolveAuto resolves a job that takes the fastest kind of device: GPUs where it can run on them, else what auto was before there were any.
+func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
+	why := ""
+	switch usable := gpu.Usable(f.GPUs); {
+	case f.NoGPU != "" && len(f.GPUs) == 0: // nobody expects any
+	case j.Devices.CPU != (job.CPU{}):
+		why = "devices.cpu is given"
+	case f.NoGPU != "":
+		why = f.NoGPU
+	case len(usable) == 0:
+		why = "this node has no GPU that jobs may use" + sick(f.GPUs)
+	default:
+		on := *j
+		on.Devices.Kind = job.KindGPU
+		found, problems := resolve(&on, f, nil)
+		if len(problems) == 0 {
+			found.Why = append([]string{fmt.Sprintf("devices.kind auto took gpu: this node has %s", names(usable))}, found.Why...)
+			return found, nil
+		}
+		why = "not gpu: " + problems[0].Message
+	}
+	found, problems := resolve(j, f, nil)
+	if why != "" {
+		found.Why = append([]string{"devices.kind auto took cpu: " + why}, found.Why...)
+	}
+	return found, problems
+}
+
+// takeGPUs decides what a job takes of the node's GPUs. It reports whether that is there.
+func (x *resolver) takeGPUs() bool {
+	g, usable := &x.Job.Devices.GPU, gpu.Usable(x.GPUs)
+	switch {
+	case x.NoGPU != "":
+		x.refuse("devices.kind", "cpu", "devices.kind is gpu: %s", x.NoGPU)
+		return false
+	case len(usable) == 0:
+		x.refuse("devices.kind", "cpu", "devices.kind is gpu, and this node has no GPU that jobs may use%s", sick(x.GPUs))
+		return false
+	case int(g.Count) > len(usable):
+		x.refuse("devices.gpu.count", strconv.Itoa(len(usable)), "devices.gpu.count is %d; jobs may use %s of this node%s", g.Count, names(usable), sick(x.GPUs))
+		return false
+	case g.Count == job.Auto:
+		g.Count = job.Count(len(usable))
+	}
+	if x.Job.Stages != job.Auto {
+		g.Count = min(g.Count, x.Job.Stages)
+	}
+	if x.Job.Devices.CPU.Threads == job.Auto {
+		x.Job.Devices.CPU.Threads = 1
+	}
+	return x.takeGPUMemory(usable)
+}
+
+// takeGPUMemory decides what the job takes of the memory of each GPU. It may be given any of them, so the smallest counts.
+func (x *resolver) takeGPUMemory(usable []gpu.GPU) bool {
+	memory, least := &x.Job.Devices.GPU.Memory, usable[0].MemoryBytes
+	for _, one := range usable {
+		least = min(least, one.MemoryBytes)
+	}
+	switch given := float64(*memory); {
+	case given == 0:
+		*memory = job.Factor(int64((1 - gpuReserve) * float64(least)))
+	case given <= 1:
+		*memory = job.Factor(int64(given * float64(least)))
+	case given > float64(least):
+		x.refuse("devices.gpu.memory", strconv.FormatInt(least, 10), "devices.gpu.memory is %s, and %s has %s", words.Bytes(int64(given)), names(usable), words.Bytes(least))
+		return false
+	}
+	if got := int64(*memory); got <= footprint.ContextBytes {
+		x.refuse("devices.gpu.memory", "auto", "devices.gpu.memory is %s; the CUDA context of a worker takes %s of it, and stages the rest; of a GPU of this node "+
+			"there are %s", words.Bytes(got), words.Bytes(footprint.ContextBytes), words.Bytes(least))
+		return false
+	}
+	return true
+}
+
+// names lists GPUs for people.
+func names(all []gpu.GPU) string {
+	var each []string
+	for _, g := range all {
+		each = append(each, g.String())
+	}
+	return words.Count(len(all), "GPU") + ", " + strings.Join(each, ", ")
+}
+
+// sick says which GPUs jobs may not use, and why.
+func sick(all []gpu.GPU) (text string) {
+	for _, g := range all {
+		if g.Health.Level == gpu.Sick {
+			text += fmt.Sprintf("; %s is %s", g, g.Health)
+		}
+	}
+	return text
+}
+
+// Memories are the bytes that the devices of a job hold, of those that have memory of their own, for a plan of so many rows; and of each row, in which of
+// these its stages are. GPUs are shared by rows where there are fewer. 0 bytes: the host's memory, or no bound.
+func Memories(j *job.Job, rows int) (bytes []int64, of []int) {
+	for r := range rows {
+		of = append(of, r)
+	}
+	switch d := &j.Devices; d.Kind {
+	case job.KindGPU:
+		for r := range of {
+			of[r] = d.GPU.Of(r, rows)
+		}
+		bytes = slices.Repeat([]int64{max(0, int64(d.GPU.Memory)-footprint.ContextBytes)}, min(rows, int(d.GPU.Count)))
+	case job.KindEmulated:
+		for r := range of {
+			bytes = append(bytes, int64(job.At(d.Emulated.Memory, r)))
+		}
+	default:
+		bytes = make([]int64, rows)
+	}
+	return bytes, of
+}
+
+// rowMemory is what each row of a plan may take: its part of a memory that rows share.
+func rowMemory(j *job.Job, rows int) func(row int) int64 {
+	bytes, of := Memories(j, rows)
+	return func(row int) int64 {
+		sharing := 0
+		for _, in := range of {
+			if in == of[row] {
+				sharing++
+			}
+		}
+		return bytes[of[row]] / int64(sharing)
+	}
+}
+
+// GPUs is how many of a node's GPUs the job takes.
+func (s *Spec) GPUs() int {
+	if s.Job.Devices.Kind != job.KindGPU {
+		return 0
+	}
+	return int(s.Job.Devices.GPU.Count)
+}
