@@ -270,12 +270,15 @@ func (l *layout) memory() error {
 	for s, m := range all {
 		l.Predicted.Stages[s] = StageTerms{Device: l.homes[s], Memory: m}
 	}
-	devices := make([]int64, l.Devices)
+	devices, homes := make([]int64, l.Devices), make([]int, len(all))
 	for d := range devices {
 		devices[d] = l.profile.Devices[d].CapacityBytes
 	}
+	for s := range homes {
+		homes[s] = l.profile.memory(l.homes[s])
+	}
 	l.shortage = nil
-	if short := Shortages(all, l.homes, devices, l.profile.HostBytes); len(short) > 0 {
+	if short := Shortages(all, homes, devices, l.profile.HostBytes); len(short) > 0 {
 		worst := slices.MaxFunc(short, func(a, b Shortage) int { return cmp.Compare(a.Bytes(), b.Bytes()) })
 		l.shortage = &worst
 	}

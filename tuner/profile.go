@@ -60,7 +60,13 @@ type Device struct {
 	Slowdown float64
 	// CapacityBytes is the memory of the device's own; 0 where it shares the host's.
 	CapacityBytes int64
+	// Shares is how many devices right before this one have their stages in the same memory, as several on one GPU do; 0: it is this one's alone, or
+	// the first of those.
+	Shares int
 }
+
+// memory is the first of the devices that share the memory of one.
+func (p *Profile) memory(device int) int { return device - p.Devices[device].Shares }
 
 // Link says how long a message takes between two neighbouring devices: LatencySeconds + bytes * SecondsPerByte, of which the
 // second part occupies the link.

@@ -63,9 +63,15 @@ func (l *layout) better(other *layout) bool {
 	return l.Predicted.BatchSeconds < other.Predicted.BatchSeconds
 }
 
-// room is how many bytes stage s may take: its part of its device's memory, which its device's chunks share; 0 is no limit.
+// room is how many bytes stage s may take: its part of its device's memory, which chunks share, and other devices in it; 0 is no limit.
 func (l *layout) room(s int) int64 {
-	return l.profile.Devices[l.homes[s]].CapacityBytes / int64(max(l.Chunks, 1))
+	sharing := 0
+	for d := range l.profile.Devices {
+		if l.profile.memory(d) == l.profile.memory(l.homes[s]) {
+			sharing++
+		}
+	}
+	return l.profile.Devices[l.homes[s]].CapacityBytes / int64(max(l.Chunks, 1)*sharing)
 }
 
 // errUnbounded says that memory is no reason for a shorter warm-up.

@@ -107,7 +107,7 @@ func newBench(ctx context.Context, batches int) (*bench, error) {
 	}
 	s, err := spec.New(&spec.Resolution{Job: *j}, m, nil, false)
 	if err == nil {
-		b.trials, err = worker.OpenTrials(ctx, s)
+		b.trials, err = worker.OpenTrials(ctx, s, worker.GPUs{})
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())

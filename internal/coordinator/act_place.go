@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -17,9 +18,15 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
+// errNoGPU is that of a job whose GPUs somebody else was given in the meantime.
+var errNoGPU = errors.New("the GPUs that it needs are not free any more")
+
 // place begins the job's next generation: its workers resume from the newest committed round whose shards are whole.
 func (a *act) place(ctx context.Context) (func(*observed), error) {
 	plan, _, err := a.spec.Plan()
+	if err == nil && len(a.taking) == 0 {
+		err = errNoGPU
+	}
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
@@ -75,7 +82,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 func (a *act) assignment(generation uint64, plan schedule.Plan, node string, from *cluster.Manifest) control.Assignment {
 	places := make([]control.StagePlace, len(a.taking))
 	for k := range places {
-		places[k].Node = a.taking[k].Node
+		places[k].Node, places[k].GPU = a.taking[k].Node, a.taking[k].GPU
 	}
 	return control.Assignment{
 		JobID: a.ID, Generation: generation,

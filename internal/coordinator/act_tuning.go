@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -16,16 +18,20 @@ import (
 
 // tune starts the job's tune process.
 func (a *act) tune(ctx context.Context) (func(*observed), error) {
-	if err := a.Record(ctx, a.ID); err != nil {
+	err := a.Record(ctx, a.ID)
+	if err == nil && len(a.taking) == 0 && a.gpus > 0 {
+		err = errNoGPU
+	}
+	if err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.ID, err)
 	}
 	cores := a.taking.cores(a.here.Name)
-	err := a.propose(ctx, &cluster.BeginTuning{Job: a.ID, Generation: a.Generation, Reason: a.decision.reason})
+	err = a.propose(ctx, &cluster.BeginTuning{Job: a.ID, Generation: a.Generation, Reason: a.decision.reason})
 	if err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.ID, err)
 	}
 	a.Say(a.ID, "starting a tuning", zap.String("reason", a.decision.reason), zap.Ints("cores", cores))
-	request := a.tuneRequest(a.spec, cores)
+	request := a.tuneRequest(a.spec, a.taking)
 	request.JobID = a.ID
 	request.Bounded = a.spec.Bounded()
 	run, err := a.here.Agent.Tune(ctx, request)
@@ -38,15 +44,19 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 		}, err
 	}
 	return func(o *observed) {
-		o.tuning = newTuning(run, cores, time.Now())
+		o.tuning = newTuning(run, a.taking, time.Now())
 		a.follow(run)
 	}, nil
 }
 
-// tuneRequest asks for what a spec leaves open.
-func (c *Coordinator) tuneRequest(s *spec.Spec, cores []int) control.TuneRequest {
+// tuneRequest asks for what a spec leaves open, to be measured at a place. Without one, it names the GPUs that the job would be given.
+func (c *Coordinator) tuneRequest(s *spec.Spec, at placement) control.TuneRequest {
+	gpus, own := c.here.usable(), at.gpus(c.here.Name)
+	if at != nil {
+		gpus = slices.DeleteFunc(gpus, func(g gpu.GPU) bool { return !slices.Contains(own, g.UUID) })
+	}
 	return control.TuneRequest{
-		Spec: *s, Cores: cores, NodeCores: len(c.here.Cores),
+		Spec: *s, Cores: at.cores(c.here.Name), NodeCores: len(c.here.Cores), GPUs: gpus[:min(s.GPUs(), len(gpus))],
 	}
 }
 

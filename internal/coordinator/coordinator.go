@@ -45,6 +45,14 @@ type Node struct {
 	Agent agent.Agent
 }
 
+// usable are the GPUs that jobs may be given.
+func (n *Node) usable() []gpu.GPU {
+	if n.GPUs == nil {
+		return nil
+	}
+	return gpu.Usable(n.GPUs())
+}
+
 // Config configures a Coordinator. All but OnStop and Spare is required.
 type Config struct {
 	Nodes  []Node // the coordinator's own first: the records of jobs, their logs and all tunings are there
@@ -96,7 +104,7 @@ type Coordinator struct {
 	// Of the goroutine of Run.
 	jobs     map[string]*observed
 	answered []chan struct{} // to be closed when what was asked for is published
-	reserved []int           // cores of tunings that belong to no job
+	reserved placement       // of tunings that belong to no job
 	ticked   time.Time       // when the last tick was
 }
 

@@ -21,6 +21,7 @@ const (
 // every job to its end.
 func decide(w snapshot) []decision {
 	free, memory := w.free()
+	gpus := w.freeGPUs
 	var all []decision
 	queue := "" // the first job that waits for cores: nobody overtakes it
 	for _, j := range w.jobs {
@@ -33,10 +34,11 @@ func decide(w snapshot) []decision {
 		case j.waits() && !j.hold.passed:
 			d = decideWaiting(w, j)
 		case j.State == cluster.Queued || j.waits():
-			d = decideQueued(w, j, free, memory, queue)
+			d = decideQueued(w, j, room{free, gpus, memory}, queue)
 			if d.choice == place || d.choice == tune {
 				free -= j.cores
 				memory -= j.memory
+				gpus -= j.gpus
 			} else if d.choice == wait && queue == "" {
 				queue = j.ID
 			}
@@ -110,8 +112,15 @@ func decideWaiting(w snapshot, j *observed) decision {
 	return decision{choice: probe, reason: j.hold.obstacle.String() + "; " + kept(j)}
 }
 
+// room is what jobs that are queued may be given.
+type room struct {
+	cores, gpus int
+	memory      int64
+}
+
 // decideQueued starts jobs first come, first served. One that wants more cores than the node has gets them all.
-func decideQueued(w snapshot, j *observed, free int, memory int64, queue string) decision {
+func decideQueued(w snapshot, j *observed, left room, queue string) decision {
+	free, memory := left.cores, left.memory
 	switch {
 	case j.lives():
 		return dismiss(w, j, "the job starts anew")
@@ -125,6 +134,8 @@ func decideQueued(w snapshot, j *observed, free int, memory int64, queue string)
 		return decision{reason: fmt.Sprintf("queued behind job %s", queue)}
 	case j.cores > free && free < w.cores:
 		return decision{reason: "queued: " + coreNeed(j.cores, free, w.cores)}
+	case j.gpus > left.gpus:
+		return decision{reason: "queued: " + gpuNeed(j.gpus, left.gpus, w.gpus)}
 	case w.memory > 0 && j.memory > memory && memory < w.memory: // one that wants more than there is waits until it is alone
 		return decision{reason: fmt.Sprintf("queued: needs %s of memory, %s of %s are not promised to other jobs",
 			words.Bytes(j.memory), words.Bytes(max(memory, 0)), words.Bytes(w.memory))}
@@ -147,9 +158,9 @@ func coreNeed(need, free, node int) string {
 	return fmt.Sprintf("needs %s, %d of %d are free", coreCount(need), max(free, 0), node)
 }
 
-func coreCount(n int) string {
-	if n == 1 {
-		return "1 core"
-	}
-	return fmt.Sprintf("%d cores", n)
+func coreCount(n int) string { return words.Count(n, "core") }
+
+// gpuNeed says how many GPUs a job needs and how many of the node's are free.
+func gpuNeed(need, free, node int) string {
+	return fmt.Sprintf("needs %s, %d of the %d that are not sick are free", words.Count(need, "GPU"), free, node)
 }

@@ -80,6 +80,9 @@ func decideLost(w snapshot, j *observed) decision {
 	case w.now.Before(retryAt):
 		return decision{reason: fmt.Sprintf("restart %d of %d in %v: %s", j.deaths, w.limits.RetryLimit-1, retryAt.Sub(w.now).Round(time.Millisecond), why)}
 	}
+	if left := w.freeGPUs + j.kept; j.gpus > left {
+		return decision{reason: fmt.Sprintf("%s; waits: %s", why, gpuNeed(j.gpus, left, w.gpus))}
+	}
 	return decision{choice: place, reason: why}
 }
 

@@ -21,6 +21,8 @@ type observed struct {
 
 	spec     *spec.Spec
 	cores    int   // that it computes on, on all nodes together, or is tuned on
+	gpus     int   // that it takes
+	kept     int   // of those that it has, the ones that are not sick
 	memory   int64 // bytes of the host that it is promised once it is placed; 0 while it is open
 	exported bool  // an export reads its shards
 
@@ -36,7 +38,7 @@ type observed struct {
 
 	acting    bool      // a choice is being carried out
 	choice    choice    // which one, when acting
-	taking    placement // the cores that it gives to processes
+	taking    placement // the resources that it gives to processes
 	notBefore time.Time // nothing is done before: the last choice could not be carried out
 	note      string    // the reason of the last choice, for people
 

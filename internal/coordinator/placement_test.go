@@ -9,13 +9,14 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 func TestAPlacementIsAListOfStages(t *testing.T) {
 	s := &spec.Spec{}
 	s.Job.Stages, s.Job.Chunks, s.Job.MicroBatches, s.Job.Schedule = 2, 2, 4, "interleaved"
 	here := []Node{{Name: "a"}}
-	text, err := json.Marshal(placeStages(s.Placement(), 2, here, map[string][]int{"a": {4, 5, 6, 7}}))
+	text, err := json.Marshal(placeStages(s.Placement(), 2, job.GPU{}, here, map[string]resources{"a": {cores: []int{4, 5, 6, 7}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,11 @@ func TestStagesArePlacedWhereCoresAreFree(t *testing.T) {
 		{map[string][]int{}, "a/0 [], a/1 [], a/2 []"},
 	} {
 		var got []string
-		for k, at := range placeStages([]int{0, 1, 2}, 2, nodes, c.free) {
+		free := map[string]resources{}
+		for node, cores := range c.free {
+			free[node] = resources{cores: cores}
+		}
+		for k, at := range placeStages([]int{0, 1, 2}, 2, job.GPU{}, nodes, free) {
 			if at.Stage != k {
 				t.Errorf("stage %d is in the place of stage %d", at.Stage, k)
 			}

@@ -25,14 +25,14 @@ func (c *Coordinator) Tune(ctx context.Context, s *spec.Spec, each func(api.Tune
 	ctx, cancel := c.untilStop(ctx)
 	defer cancel(nil)
 	began := time.Now()
-	cores, err := c.waitForCores(ctx, s.Cores(len(c.here.Cores)), func(text string) error {
+	at, err := c.waitForRoom(ctx, s, func(text string) error {
 		return each(api.TuneUpdate{Progress: &api.TuneProgress{Text: text, ElapsedS: time.Since(began).Seconds()}})
 	})
 	if err != nil {
 		return last, err
 	}
-	defer c.release(context.WithoutCancel(ctx), cores)
-	return c.runTuning(ctx, cancel, c.tuneRequest(s, cores), each)
+	defer c.release(context.WithoutCancel(ctx), at)
+	return c.runTuning(ctx, cancel, c.tuneRequest(s, at), each)
 }
 
 // Price has a process of its own say what a spec would take. It measures nothing.
@@ -54,13 +54,13 @@ func (c *Coordinator) untilStop(ctx context.Context) (context.Context, context.C
 	}
 }
 
-// waitForCores waits for so many cores, and says what it waits for.
-func (c *Coordinator) waitForCores(ctx context.Context, need int, say func(string) error) ([]int, error) {
+// waitForRoom waits for the cores and GPUs that a tuning needs, and says what it waits for.
+func (c *Coordinator) waitForRoom(ctx context.Context, s *spec.Spec, say func(string) error) (placement, error) {
 	said := ""
 	for {
-		cores, why, err := c.reserve(ctx, need)
+		at, why, err := c.reserve(ctx, s.Cores(len(c.here.Cores)), s.GPUs())
 		if why == "" || err != nil {
-			return cores, err
+			return at, err
 		}
 		if why != said {
 			said = why
@@ -88,7 +88,7 @@ func (c *Coordinator) runTuning(
 	toTheEnd := context.WithoutCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = c.here.Agent.Kill(toTheEnd, p) }) // its end is waited for
 	defer stop()
-	t := newTuning(p, request.Cores, time.Now())
+	t := newTuning(p, nil, time.Now())
 	silence := time.AfterFunc(t.silence(), func() { cancel(errSilent) })
 	defer silence.Stop()
 	err = c.here.Agent.Events(toTheEnd, p, func(e agent.Event) {

@@ -29,26 +29,30 @@ func (c *Coordinator) Resumed(ctx context.Context, id string) error {
 	})
 }
 
-// reserve takes cores that are free for a tuning of no job, or says why it cannot. Jobs that are queued do not wait for it, nor it for them.
-func (c *Coordinator) reserve(ctx context.Context, need int) (cores []int, why string, err error) {
+// reserve takes cores and GPUs that are free for a tuning of no job, or says why it cannot. Jobs that are queued do not wait for it, nor it for them.
+func (c *Coordinator) reserve(ctx context.Context, need, gpus int) (at placement, why string, err error) {
 	err = c.ask(ctx, func() {
 		s := c.snapshot(c.raft.State(), false)
-		free := c.freeCores(s)[c.here.Name]
+		free := c.free(s)[c.here.Name]
 		unclaimed, _ := s.free()
-		if least := min(unclaimed, len(free)); need > least {
+		if least := min(unclaimed, len(free.cores)); need > least {
 			why = "waiting for cores: " + coreNeed(need, least, len(c.here.Cores))
 			return
 		}
-		cores = free[:need:need]
-		c.reserved = append(c.reserved, cores...)
+		if gpus > len(free.gpus) {
+			why = "waiting for GPUs: " + gpuNeed(gpus, len(free.gpus), s.gpus)
+			return
+		}
+		at = tuningPlace(c.here.Name, free, need, gpus)
+		c.reserved = append(c.reserved, at...)
 	})
-	return cores, why, err
+	return at, why, err
 }
 
-// release makes reserved cores free.
-func (c *Coordinator) release(ctx context.Context, cores []int) {
+// release makes what was reserved free.
+func (c *Coordinator) release(ctx context.Context, at placement) {
 	_ = c.ask(ctx, func() { // fails only once the coordinator has stopped
-		c.reserved = slices.DeleteFunc(c.reserved, func(core int) bool { return slices.Contains(cores, core) })
+		c.reserved = slices.DeleteFunc(c.reserved, func(held stagePlace) bool { return slices.ContainsFunc(at, held.equal) })
 	})
 }
 

@@ -12,6 +12,8 @@ type snapshot struct {
 	cores    int   // of all nodes
 	memory   int64 // bytes that jobs may take on all nodes; 0: not known
 	reserved int   // cores of tunings that belong to no job
+	gpus     int   // that are not sick
+	freeGPUs int   // of them, those that nobody has
 	stopping bool  // the daemon was asked to end
 	limits   Limits
 	jobs     []*observed

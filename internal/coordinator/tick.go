@@ -6,12 +6,13 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 // tick decides, begins to act and publishes. It reports whether no process of a job lives and no act runs.
 func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 	s := c.snapshot(state, stopping)
-	free := c.freeCores(s)
+	free := c.free(s)
 	for i, d := range decide(s) {
 		o := s.jobs[i]
 		if o.acting || s.now.Before(o.notBefore) {
@@ -22,7 +23,7 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 			free = c.begin(o, d, free)
 		}
 	}
-	c.publish(len(c.freeCores(s)[c.here.Name]))
+	c.publish(len(c.free(s)[c.here.Name].cores))
 	for _, o := range c.jobs {
 		if o.acting || o.tunes() || o.lives() {
 			return false
@@ -34,11 +35,13 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 // snapshot is what there is to decide about.
 func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	s := snapshot{
-		now: time.Now(), reserved: len(c.reserved), stopping: stopping, limits: c.config.Limits(),
+		now: time.Now(), reserved: len(c.reserved.cores(c.here.Name)), stopping: stopping, limits: c.config.Limits(),
 	}
 	for _, n := range c.config.Nodes {
 		s.cores, s.memory = s.cores+len(n.Cores), s.memory+n.MemoryBytes
 	}
+	all := c.all()
+	s.gpus = len(all[c.here.Name].gpus)
 	passed := min(s.now.Sub(c.ticked), longestTick)
 	c.ticked = s.now
 	c.forget(state)
@@ -67,8 +70,15 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			o.tuning.silent += passed
 		}
 		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes(), c.pins.holds(j)
+		o.gpus, o.kept = admitted.GPUs(), 0
+		if placed(j) {
+			for _, own := range with(nil, all, placementOf(j)) {
+				o.kept += len(own.gpus)
+			}
+		}
 		s.jobs = append(s.jobs, o)
 	}
+	s.freeGPUs = len(c.free(s)[c.here.Name].gpus)
 	return s
 }
 
@@ -82,8 +92,8 @@ func (c *Coordinator) forget(state *cluster.State) {
 	}
 }
 
-// begin starts to carry a choice out. It returns the cores that are free after it.
-func (c *Coordinator) begin(o *observed, d decision, free map[string][]int) map[string][]int {
+// begin starts to carry a choice out. It returns the resources that are free after it.
+func (c *Coordinator) begin(o *observed, d decision, free map[string]resources) map[string]resources {
 	o.acting, o.choice = true, d.choice
 	a := act{Coordinator: c, observed: *o, decision: d}
 	a.workers = make([]*worker, len(o.workers))
@@ -96,8 +106,8 @@ func (c *Coordinator) begin(o *observed, d decision, free map[string][]int) map[
 		a.taking = c.choosePlaces(o, free)
 		o.taking, free = a.taking, without(free, a.taking)
 	case tune:
-		if here := free[c.here.Name]; o.cores <= len(here) {
-			a.taking = placement{{Node: c.here.Name, Cores: here[:o.cores:o.cores]}}
+		if here := free[c.here.Name]; o.cores <= len(here.cores) && o.gpus <= len(here.gpus) {
+			a.taking = tuningPlace(c.here.Name, here, o.cores, o.gpus)
 		}
 		o.taking, free = a.taking, without(free, a.taking)
 	case commitRound:
@@ -117,35 +127,47 @@ func (c *Coordinator) begin(o *observed, d decision, free map[string][]int) map[
 // placed reports whether a job has a place.
 func placed(j *cluster.Job) bool { return j.State == cluster.Starting || j.State == cluster.Running }
 
-// choosePlaces says where a job goes. One that comes back keeps its cores; after it has waited without them, it gets them again if they are
-// free.
-func (c *Coordinator) choosePlaces(o *observed, free map[string][]int) placement {
+// choosePlaces says where a job goes. One that comes back keeps its cores and GPUs, of which those that are sick are replaced; after it has
+// waited without them, it gets them again if they are free.
+func (c *Coordinator) choosePlaces(o *observed, free map[string]resources) placement {
+	all := c.all()
 	from := free
 	if o.hold == nil {
-		from = c.allCores()
+		from = all
 	}
-	if own := placementOf(o.Job); placed(o.Job) && own.within(from) {
-		return own
+	if placed(o.Job) {
+		own := placementOf(o.Job)
+		if own.within(from) {
+			return own
+		}
+		if o.hold == nil {
+			free = with(free, all, own)
+		}
 	}
-	return placeStages(o.spec.Placement(), int(o.spec.Job.Devices.CPU.Threads), c.config.Nodes, free)
+	d := o.spec.Job.Devices
+	return placeStages(o.spec.Placement(), int(d.CPU.Threads), job.GPU{Count: job.Count(o.spec.GPUs())}, c.config.Nodes, free)
 }
 
-// allCores are the cores of each node.
-func (c *Coordinator) allCores() map[string][]int {
-	all := map[string][]int{}
+// all are the cores of each node, and its GPUs that are not sick.
+func (c *Coordinator) all() map[string]resources {
+	all := map[string]resources{}
 	for _, n := range c.config.Nodes {
-		all[n.Name] = n.Cores
+		r := resources{cores: n.Cores}
+		for _, g := range n.usable() {
+			r.gpus = append(r.gpus, g.UUID)
+		}
+		all[n.Name] = r
 	}
 	return all
 }
 
-// freeCores lists the cores of each node that no placed job, no living process and no tuning has.
-func (c *Coordinator) freeCores(s snapshot) map[string][]int {
-	free := without(c.allCores(), placement{{Node: c.here.Name, Cores: c.reserved}})
+// free lists what each node has that no placed job, no living process and no tuning has.
+func (c *Coordinator) free(s snapshot) map[string]resources {
+	free := without(c.all(), c.reserved)
 	for _, o := range s.jobs {
 		free = without(free, o.taking)
 		if o.tunes() {
-			free = without(free, placement{{Node: c.here.Name, Cores: o.tuning.cores}})
+			free = without(free, o.tuning.place)
 		}
 		if o.lives() || placed(o.Job) && !o.waits() {
 			free = without(free, placementOf(o.Job))

@@ -22,7 +22,7 @@ const (
 // tuning is what was seen of a tune process.
 type tuning struct {
 	process  agent.Process
-	cores    []int
+	place    placement
 	live     bool
 	began    time.Time
 	silent   time.Duration // since the last message; time in which this daemon was stopped does not count
@@ -37,8 +37,8 @@ type tuning struct {
 	killed   string             // why it was killed here
 }
 
-func newTuning(p agent.Process, cores []int, now time.Time) *tuning {
-	return &tuning{process: p, cores: cores, live: true, began: now, heard: now}
+func newTuning(p agent.Process, at placement, now time.Time) *tuning {
+	return &tuning{process: p, place: at, live: true, began: now, heard: now}
 }
 
 // tunes reports whether a tune process of the job lives.

@@ -63,7 +63,7 @@ var mayImport = map[string][]string{
 	"internal/api":             {"internal/gpu", "internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":       {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":            {"internal/access", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
-	"internal/worker/control":  {"internal/api", "internal/cluster", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
+	"internal/worker/control":  {"internal/api", "internal/cluster", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
 	"internal/modeldir":        {"internal/checkpoint"},
 	"internal/outputdir":       {"internal/access", "internal/modeldir", "internal/process"},
 	"internal/manual":          nil,
@@ -83,9 +83,9 @@ var mayImport = map[string][]string{
 		"internal/history", "internal/logging",
 	},
 	"internal/profile": {
-		"internal/access", "internal/api", "internal/checkpoint", "internal/footprint", "internal/obstacle", "internal/spec", "internal/words",
+		"internal/access", "internal/api", "internal/checkpoint", "internal/footprint", "internal/gpu", "internal/obstacle", "internal/spec", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "elastic", "job", "schedule",
-		"stage", "stage/device", "stage/layer", "stage/model",
+		"stage", "stage/device", "stage/device/cuda", "stage/layer", "stage/model",
 	},
 	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {
@@ -98,7 +98,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/coordinator": {
 		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec",
-		"internal/words", "internal/worker/control", "schedule", "tuner",
+		"internal/words", "internal/worker/control", "job", "schedule", "tuner",
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {

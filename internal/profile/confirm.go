@@ -12,7 +12,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
-	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -93,7 +92,7 @@ func (s *Session) trial(ctx context.Context, c *tuner.Candidate) (r worker.Trial
 		return r, err
 	}
 	need, free := c.Predicted.Bytes(), availableMemory()
-	if free > 0 && need > free && s.config.Request.Spec.Job.Devices.Kind != job.KindEmulated {
+	if free > 0 && need > free && !s.config.Request.Spec.Job.Devices.OwnMemory() {
 		return r, fmt.Errorf("it needs %s of memory, and %s are free now", words.Bytes(need), words.Bytes(free))
 	}
 	return s.bench.Run(ctx, config)

@@ -31,6 +31,7 @@ type devicePrice struct {
 // three times of what these say.
 var prices = []devicePrice{
 	{"ref ", price{flops: 3e9, bytes: 1e10, layer: 2e-5, op: 2e-5, step: 2e-4}},       // has one thread, whatever the job says
+	{"gpu (", price{flops: 2e13, bytes: 1e12, layer: 5e-5, op: 2e-5, step: 5e-4}},     // f32 products of an A100; small layers wait for launches
 	{"cpu (gonum", price{flops: 5e9, bytes: 1e10, layer: 2e-5, op: 2e-5, step: 2e-4}}, // a build without oneDNN
 	{"", price{flops: 1e11, bytes: 1e10, layer: 1e-5, op: 2e-5, step: 2e-4}},          // AVX-512 in small products
 }
@@ -47,9 +48,9 @@ func (s *subject) assumed(t tuner.Target) price {
 		}
 		return price{flops: 1e11}
 	}
-	i := slices.IndexFunc(prices, func(p devicePrice) bool { return strings.HasPrefix(s.device.Name(), p.device) })
+	i := slices.IndexFunc(prices, func(p devicePrice) bool { return strings.HasPrefix(s.name, p.device) })
 	p := prices[i].price
-	if prices[i].device != "ref " {
+	if prices[i].device != "ref " && d.Kind != job.KindGPU {
 		p.flops *= float64(max(t.Threads, 1))
 	}
 	return p
@@ -133,7 +134,7 @@ func (s *Session) estimateOnly(space *tuner.Space) (*tuner.Report, error) {
 	report := out.Decide(nil)
 	p := s.subject.assumed(space.Targets[0])
 	basis := fmt.Sprintf("a price model, assumed, not measured: %.3g floating-point operations a second on %s, %s for a layer of a micro-batch and %s for a step at least",
-		p.flops, s.subject.device.Name(), words.Seconds(3*p.layer), words.Seconds(p.step))
+		p.flops, s.subject.name, words.Seconds(3*p.layer), words.Seconds(p.step))
 	switch {
 	case spec.Fixed(&s.config.Request.Spec.Job) != nil:
 		basis = "the times that the job gives to its emulated devices"

@@ -43,14 +43,18 @@ type memory struct {
 // memories are those of so many devices: of each its own, or the host's for all.
 func (s *subject) memories(devices int) (all []memory) {
 	host := memory{bytes: min(s.memory, availableMemory())} // a reading runs now, beside what other jobs hold
-	for d := range devices {
-		if own := s.capacity(d); own > 0 {
-			all = append(all, memory{[]int{d}, own})
-		} else {
+	bytes, of := spec.Memories(&s.request.Spec.Job, devices)
+	for _, own := range bytes {
+		all = append(all, memory{bytes: own})
+	}
+	for d, in := range of {
+		if all[in].bytes == 0 {
 			host.devices = append(host.devices, d)
+		} else {
+			all[in].devices = append(all[in].devices, d)
 		}
 	}
-	return append(all, host)
+	return append(slices.DeleteFunc(all, func(m memory) bool { return m.bytes == 0 }), host)
 }
 
 // fitting is the cheapest kind of recomputation with which a memory holds the stages of its devices; none where all are too much.

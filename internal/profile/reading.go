@@ -112,8 +112,9 @@ func (s *subject) several(target tuner.Target) bool {
 		}
 	}
 	held, capacity := int64(2*model*weights+frozen), s.memory
-	if each := s.capacity(0); each > 0 {
-		capacity = each * int64(target.Devices)
+	own, _ := spec.Memories(&s.request.Spec.Job, target.Devices)
+	if own[0] > 0 {
+		capacity = own[0] * int64(len(own))
 	}
 	return capacity == 0 || held <= capacity/2
 }

@@ -1,18 +1,22 @@
 package profile
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/procfs"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -30,25 +34,48 @@ type subject struct {
 	model   *model.Model
 	cores   int
 	memory  int64         // bytes that the host has for jobs; 0 when it does not say
-	device  device.Device // the first of the job's; closed with the subject
+	device  device.Device // the first of the job's, closed with the subject; nil of GPUs
+	name    string        // what the devices are
 	sizer   *footprint.Sizer
 }
 
-// newSubject opens a device, which close closes.
+// newSubject opens a device, which close closes. Of GPUs it opens none: an estimate must do without one that is free.
 func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
 	s := &subject{request: r, model: trials.Model(), cores: r.NodeCores, memory: spec.HostMemory()}
 	if n := len(r.Cores); n > 0 {
 		s.cores = n
 	}
 	var err error
+	if r.Spec.Job.Devices.Kind == job.KindGPU {
+		s.name = gpuNames(r.GPUs)
+		s.sizer, err = spec.NewSizer(s.model, &s.request.Spec.Job)
+		return s, err
+	}
 	if s.device, err = trials.OpenDevice(r.Spec.Job.Devices); err != nil {
 		return nil, err
 	}
+	s.name = s.device.Name()
 	s.sizer = footprint.New(s.model, &s.request.Spec.Job, s.device, s.device.Host())
 	return s, nil
 }
 
-func (s *subject) close() error { return s.device.Close() }
+func (s *subject) close() error {
+	if s.device == nil {
+		return nil
+	}
+	return s.device.Close()
+}
+
+// gpuNames says what GPUs of these kinds are, with the version of the driver where the kernel says it. Others of a kind are as fast.
+func gpuNames(all []gpu.GPU) string {
+	var names []string
+	for _, g := range all {
+		names = append(names, strings.TrimSpace(g.Name+" "+g.ComputeCapability))
+	}
+	text, _ := os.ReadFile("/proc/driver/nvidia/version") // none where the driver is another
+	version, _, _ := strings.Cut(string(text), "\n")
+	return fmt.Sprintf("gpu (%s; driver %s)", strings.Join(names, ", "), cmp.Or(version, "unknown"))
+}
 
 // digest names all that a plan depends on. Two jobs with one digest get one plan.
 func (s *subject) digest() (string, error) {
@@ -60,7 +87,7 @@ func (s *subject) digest() (string, error) {
 		"averaging": []any{j.Averaging.Method, j.Averaging.Pull, j.Averaging.Tau},
 		"stages":    j.Stages, "pipelines": j.Pipelines, "micro_batches": j.MicroBatches, "schedule": j.Schedule, "chunks": j.Chunks,
 		"recompute": j.Recompute, "devices": j.Devices,
-		"device": s.device.Name(), "cores": s.cores, "system": processors(), "memory": device.HostTotal(),
+		"device": s.name, "cores": s.cores, "system": processors(), "memory": device.HostTotal(),
 	})
 	if err != nil {
 		return "", fmt.Errorf("digest of the job: %w", err)
@@ -234,9 +261,10 @@ func (s *subject) guess(t tuner.Target) *tuner.Profile {
 func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 	p := &tuner.Profile{Links: make([]tuner.Link, t.Devices-1), Sizer: s.sizer}
 	p.HostBytes, p.Fixed = s.memory, spec.Fixed(&s.request.Spec.Job)
-	for d := range t.Devices {
+	bytes, of := spec.Memories(&s.request.Spec.Job, t.Devices)
+	for d, in := range of {
 		p.Devices = append(p.Devices, tuner.Device{
-			Name: s.device.Name(), Slowdown: s.slowdown(d), CapacityBytes: s.capacity(d),
+			Name: s.name, Slowdown: s.slowdown(d), CapacityBytes: bytes[in], Shares: d - slices.Index(of, in),
 		})
 	}
 	for i, l := range s.model.Layers {
@@ -251,15 +279,6 @@ func (s *subject) skeleton(t tuner.Target) *tuner.Profile {
 		p.Layers = append(p.Layers, one)
 	}
 	return p
-}
-
-// capacity is the memory that device d has of its own; 0 where it shares the host's. Emulated devices hold what the job says, of
-// which a list of one stands for all.
-func (s *subject) capacity(d int) int64 {
-	if s.request.Spec.Job.Devices.Kind != job.KindEmulated {
-		return 0
-	}
-	return int64(job.At(s.request.Spec.Job.Devices.Emulated.Memory, d))
 }
 
 // slowdown is how many times as long everything takes on device d as on the first: devices of a host are taken to be alike, and emulated

@@ -20,6 +20,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -37,6 +38,8 @@ type Config struct {
 	Watch time.Duration
 	// Repeats is how often each of them runs at most, where runs scatter; at least 2. Default 3.
 	Repeats int
+	// Graphics says where the libraries of GPUs are.
+	Graphics cuda.Config
 	// Outpaced is by how much, of 1, a candidate has to be slower than the fastest to run no more. Default 0.1, twice as much as runs of
 	// one candidate may differ; 1: all run as often. A candidate that took far longer than predicted runs in any case.
 	Outpaced float64
@@ -101,7 +104,11 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	trials, err := worker.OpenTrials(ctx, &c.Request.Spec)
+	gpus := worker.GPUs{Graphics: c.Graphics}
+	for _, g := range c.Request.GPUs {
+		gpus.UUIDs = append(gpus.UUIDs, g.UUID)
+	}
+	trials, err := worker.OpenTrials(ctx, &c.Request.Spec, gpus)
 	if err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}

@@ -12,10 +12,16 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device/emulated"
+	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// sizer sizes stages on a device that holds as much as is asked for.
+// NewSizer sizes the stages of a job on a device that holds as much as is asked for.
+func NewSizer(m *model.Model, j *job.Job) (*footprint.Sizer, error) {
+	return (&Facts{Model: m}).sizer(j)
+}
+
+// sizer is NewSizer for the model at hand.
 func (f *Facts) sizer(j *job.Job) (*footprint.Sizer, error) {
 	on, err := emulated.Open(emulated.Config{})
 	return footprint.New(f.Model, j, on, !j.Devices.OwnMemory()), err

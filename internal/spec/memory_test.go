@@ -64,7 +64,7 @@ func tryOut(t *testing.T, j *job.Job, plan schedule.Plan) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trials, err := workers.OpenTrials(t.Context(), s)
+	trials, err := workers.OpenTrials(t.Context(), s, workers.GPUs{})
 	if err != nil {
 		t.Fatal(err)
 	}

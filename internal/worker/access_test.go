@@ -13,6 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
 
 // TestAFileThatBecameALinkIsOpenedWithTheSubmittersRights: what he may read is read, and what was put in its place after he had
@@ -36,7 +37,7 @@ func TestAFileThatBecameALinkIsOpenedWithTheSubmittersRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := newHost(t.Context(), a, plan, zap.NewNop())
+	h, err := newHost(t.Context(), a, plan, cuda.Config{}, zap.NewNop())
 	if err != nil {
 		t.Fatalf("what everybody may read: %v", err)
 	}
@@ -46,7 +47,7 @@ func TestAFileThatBecameALinkIsOpenedWithTheSubmittersRights(t *testing.T) {
 	if err := errors.Join(os.Remove(corpus), os.Symlink(secret, corpus)); err != nil {
 		t.Fatal(err)
 	}
-	h, err = newHost(t.Context(), a, plan, zap.NewNop())
+	h, err = newHost(t.Context(), a, plan, cuda.Config{}, zap.NewNop())
 	if err == nil {
 		_ = h.close()
 	}

@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -45,6 +47,8 @@ func checkAssignment(a control.Assignment, plan schedule.Plan) error {
 		unresolved(spec.Devices.CPU.Count) || unresolved(spec.Devices.CPU.Threads):
 		return fmt.Errorf("stages %d, pipelines %d, micro_batches %d, devices.cpu.count %d, devices.cpu.threads %d: every count must be resolved",
 			spec.Stages, spec.Pipelines, spec.MicroBatches, spec.Devices.CPU.Count, spec.Devices.CPU.Threads)
+	case spec.Devices.Kind == job.KindGPU && slices.ContainsFunc(a.Stages, func(at control.StagePlace) bool { return at.GPU == "" }):
+		return errors.New("a stage has no GPU; devices.kind is gpu")
 	case len(plan) != int(spec.Stages) || len(a.Stages) != stages:
 		return fmt.Errorf("the plan has %d devices and %d stages, the job %d devices and %d stage places",
 			len(plan), stages, spec.Stages, len(a.Stages))

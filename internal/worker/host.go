@@ -25,6 +25,7 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -45,6 +46,7 @@ type host struct {
 	store      shard.Store
 	network    *wire.Network // between emulated devices; else nil
 	repairing  sync.Mutex    // of files of frozen parameters
+	graphics   cuda.Config   // where libraries of GPUs are
 	log        *zap.Logger   // nil in a trial
 }
 
@@ -110,8 +112,8 @@ func Permanent(err error) bool {
 }
 
 // newHost opens everything that the assignment names. After an error nothing is left open.
-func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan, log *zap.Logger) (*host, error) {
-	h := &host{assignment: a, plan: plan, log: log}
+func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan, graphics cuda.Config, log *zap.Logger) (*host, error) {
+	h := &host{assignment: a, plan: plan, graphics: graphics, log: log}
 	for _, open := range []func(context.Context) error{h.openModel, h.openStore, h.openCompanions, h.openData, h.resolveBudget, h.writeCard, h.openDevices, h.priceStages} {
 		if err := open(ctx); err != nil {
 			return nil, errors.Join(err, h.close())
@@ -302,7 +304,7 @@ func (h *host) openStore(context.Context) (err error) {
 }
 
 // openDevices opens a device for each row of the plan whose stages live here. With fewer devices than rows, rows share the cores
-// of one.
+// of one, or the GPU.
 func (h *host) openDevices(context.Context) error {
 	spec := h.assignment.Spec.Job.Devices
 	h.network = network(spec, len(h.plan))
@@ -314,7 +316,7 @@ func (h *host) openDevices(context.Context) error {
 		if on == nil {
 			dev, about, err := pick.Open(spec.Kind, pick.Config{
 				Threads: int(spec.CPU.Threads), Cores: coresOf(len(h.devices)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores),
-				Emulated: emulate(spec.Emulated, row, len(h.ranges)),
+				Emulated: emulate(spec.Emulated, row, len(h.ranges)), Graphics: h.onGPU(k),
 			})
 			if err != nil {
 				return fmt.Errorf("open device %d, of stage %d: %w", row, k, err)
@@ -329,6 +331,18 @@ func (h *host) openDevices(context.Context) error {
 		})
 	}
 	return nil
+}
+
+// onGPU is how the GPU of a stage is opened.
+func (h *host) onGPU(stage int) cuda.Config {
+	c := h.graphics
+	for _, at := range h.assignment.Stages {
+		if at.Node == h.assignment.Node && at.GPU != "" && !slices.Contains(c.Visible, at.GPU) {
+			c.Visible = append(c.Visible, at.GPU)
+		}
+	}
+	c.Ordinal = max(0, slices.Index(c.Visible, h.assignment.Stages[stage].GPU))
+	return c
 }
 
 // hosted finds a stage that lives here.

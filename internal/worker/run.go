@@ -14,12 +14,15 @@ import (
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
 
 // Config says what a worker process is to do.
 type Config struct {
 	Assignment string    // path of the assignment file
 	Log        io.Writer // gets JSON lines
+	// Graphics says where the libraries of GPUs are; the assignment says which GPUs.
+	Graphics cuda.Config
 }
 
 // errAborted is the end of a worker that was told to stop.
@@ -48,6 +51,7 @@ func Run(ctx context.Context, c Config) (int, error) {
 	defer lock.Close() //nolint:errcheck // nothing was written to it
 	debug.SetGCPercent(garbage)
 	t := newTrainer(a, plan, log)
+	t.graphics = c.Graphics
 	err = t.serveAndTrain(ctx)
 	switch {
 	case errors.Is(err, errAborted):
@@ -128,7 +132,7 @@ func (t *trainer) fail(ctx context.Context, err error) {
 
 // train is the worker's work, from opening the model to the end of the group.
 func (t *trainer) train(ctx context.Context) (err error) {
-	h, err := newHost(ctx, t.assignment, t.plan, t.log)
+	h, err := newHost(ctx, t.assignment, t.plan, t.graphics, t.log)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
 
 // drainTimeout bounds how long a failing worker waits for the daemon to read why.
@@ -29,6 +30,7 @@ const drainTimeout = time.Second
 type trainer struct {
 	assignment control.Assignment
 	plan       schedule.Plan
+	graphics   cuda.Config
 	log        *zap.Logger
 	events     *control.EventLog
 	progress   *progress

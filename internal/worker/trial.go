@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -24,16 +25,25 @@ import (
 // Trials runs a job for a few batches at a time, each time laid over this host's devices in another way, and measures. Model and
 // data are opened once. Nothing is committed. Trials run one after the other.
 //
-//	trials, err := worker.OpenTrials(ctx, spec)
+//	trials, err := worker.OpenTrials(ctx, spec, worker.GPUs{})
 //	defer trials.Close()
 //	for _, c := range candidates {
 //	    result, err := trials.Run(ctx, worker.TrialConfig{Job: c.job, Plan: c.plan, WarmUp: 2, Batches: 8})
 //	}
-type Trials struct{ opened }
+type Trials struct {
+	opened
+	gpus GPUs
+}
+
+// GPUs are those that trials run on.
+type GPUs struct {
+	UUIDs    []string
+	Graphics cuda.Config // where libraries are
+}
 
 // OpenTrials opens the model and the data of a job.
-func OpenTrials(ctx context.Context, s *spec.Spec) (*Trials, error) {
-	t := &Trials{}
+func OpenTrials(ctx context.Context, s *spec.Spec, gpus GPUs) (*Trials, error) {
+	t := &Trials{gpus: gpus}
 	err := t.build(s)
 	if err == nil {
 		err = t.openWeights(s)
@@ -56,7 +66,7 @@ func (t *Trials) Epoch() uint64 { return t.set.Samples() }
 // Close closes them.
 func (t *Trials) Close() error { return t.close() }
 
-// OpenDevice opens the first device that a job asks for, to ask it what it is. The caller closes it.
+// OpenDevice opens the first device that a job asks for, to ask it what it is: not of GPUs, which others may use. The caller closes it.
 func (t *Trials) OpenDevice(spec job.Devices) (device.Device, error) {
 	dev, _, err := pick.Open(spec.Kind, pick.Config{Threads: max(int(spec.CPU.Threads), 1), Emulated: emulate(spec.Emulated, 0, 1)})
 	return dev, err
@@ -162,15 +172,21 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 
 // host lays the job of a trial over devices of its own.
 func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
+	places := slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages())
+	if g := c.Job.Devices.GPU; c.Job.Devices.Kind == job.KindGPU && int(g.Count) <= len(t.gpus.UUIDs) {
+		for k, row := range c.Plan.Placement() {
+			places[k].GPU = t.gpus.UUIDs[g.Of(row, len(c.Plan))]
+		}
+	}
 	a := control.Assignment{
 		Version: control.Version, JobID: "trial", Generation: 1, Node: "here", Dir: "/", Plan: c.Plan.Lines(), Cores: c.Cores,
 		Spec:   spec.Spec{Job: c.Job, Budget: &job.Budget{Steps: uint64(c.total())}, Layout: &spec.Layout{Split: c.Split}},
-		Stages: slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages()),
+		Stages: places,
 	}
 	if err := checkAssignment(a, c.Plan); err != nil {
 		return nil, err
 	}
-	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Spec.Budget}
+	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Spec.Budget, graphics: t.gpus.Graphics}
 	err := errors.Join(h.cut(), h.newFeed())
 	if err == nil {
 		err = h.openDevices(ctx)

@@ -58,10 +58,11 @@ type Assignment struct {
 // Version is that of assignments and tune requests.
 const Version = 4
 
-// StagePlace says which node hosts a stage and where its links listen.
+// StagePlace says which node hosts a stage, on which of its GPUs, and where its links listen.
 type StagePlace struct {
 	Node    string `json:"node"`
-	Address string `json:"address"` // host:port for links from other nodes; empty on a lone node
+	GPU     string `json:"gpu,omitempty"` // its UUID; empty: on none
+	Address string `json:"address"`       // host:port for links from other nodes; empty on a lone node
 }
 
 // RoundMeta is what a manifest keeps beside the shards, for status after a restart.

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -20,10 +21,12 @@ type TuneRequest struct {
 	Spec    spec.Spec `json:"spec"`  // what is to be chosen is open
 	Cores   []int     `json:"cores"` // of the processor, that devices may be pinned to; empty: no pinning
 	// NodeCores is how many cores the daemon may use: where Cores is empty, the number that threads are counted by.
-	NodeCores int    `json:"node_cores"`
-	Cache     string `json:"cache,omitempty"` // directory of cached plans; empty: none is read or written
-	Bounded   bool   `json:"bounded"`         // measure only where that is worth its time (tuning_share of the job)
-	Estimate  bool   `json:"estimate"`        // measure nothing: report what is cached, or what is to be expected
+	NodeCores int `json:"node_cores"`
+	// GPUs are those that the runs may use; of an estimate, those that the job would be given.
+	GPUs     []gpu.GPU `json:"gpus,omitempty"`
+	Cache    string    `json:"cache,omitempty"` // directory of cached plans; empty: none is read or written
+	Bounded  bool      `json:"bounded"`         // measure only where that is worth its time (tuning_share of the job)
+	Estimate bool      `json:"estimate"`        // measure nothing: report what is cached, or what is to be expected
 }
 
 // TuneMessage is one line of what a tuning prints: progress, any number of times, and then either a report or an error. Exactly

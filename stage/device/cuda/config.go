@@ -6,6 +6,9 @@ import "fmt"
 type Config struct {
 	// Ordinal is the number of the processor, as the driver counts those that it shows to this process. Default 0.
 	Ordinal int
+	// Visible are the UUIDs of the processors that this process may use, which Ordinal then counts. Empty: CUDA_VISIBLE_DEVICES says, or all. The
+	// first device that is opened decides.
+	Visible []string
 	// Library is the driver's library. Default libcuda.so.1, which the loader finds.
 	Library string
 	// Libraries are directories with cuBLAS and cuDNN, before those where the loader looks. Without cuBLAS our own kernels multiply, which are

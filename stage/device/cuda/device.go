@@ -68,7 +68,7 @@ func Open(c Config) (*Device, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := driver.Load(c.Library); err != nil {
+	if err := driver.Load(c.Library, c.Visible); err != nil {
 		return nil, err
 	}
 	on, err := acquire(c.Ordinal)

@@ -17,6 +17,7 @@ import "C"
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"unsafe"
@@ -45,8 +46,9 @@ var loaded struct {
 	path string
 }
 
-// Load loads and initialises the driver's library, Library where path is "". A process keeps the driver that it has loaded.
-func Load(path string) error {
+// Load loads and initialises the driver's library, Library where path is "", and has it show the processors of these UUIDs, or all where there are
+// none. A process keeps the driver that it has loaded.
+func Load(path string, visible []string) error {
 	if path == "" {
 		path = Library
 	}
@@ -54,7 +56,7 @@ func Load(path string) error {
 	defer loaded.Unlock()
 	switch loaded.path {
 	case "":
-		if err := load(path); err != nil {
+		if err := load(path, visible); err != nil {
 			return err
 		}
 		loaded.path = path
@@ -65,7 +67,12 @@ func Load(path string) error {
 	return nil
 }
 
-func load(path string) error {
+func load(path string, visible []string) error {
+	if len(visible) > 0 { // cgo passes it on to the C library, where the driver reads it
+		if err := os.Setenv("CUDA_VISIBLE_DEVICES", strings.Join(visible, ",")); err != nil {
+			return fmt.Errorf("choose graphics processors: %w", err)
+		}
+	}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
 	var missing *C.char
