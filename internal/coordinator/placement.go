@@ -145,7 +145,8 @@ func without(all map[string]resources, p placement) map[string]resources {
 
 // with are free resources, and the GPUs of a placement that are among all.
 func with(free, all map[string]resources, p placement) map[string]resources {
-	more := maps.Clone(free)
+	more := map[string]resources{}
+	maps.Copy(more, free)
 	for _, node := range p.nodes() {
 		one := more[node]
 		for _, uuid := range p.gpus(node) {

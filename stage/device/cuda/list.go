@@ -1,0 +1,45 @@
+//go:build cuda && cgo && linux && amd64
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"gorgonia.org/cu"
+
+	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
+)
+
+// Processors lists the graphics processors that devices can be opened on, in the driver's order. It takes no memory of any.
+func Processors(c Config) (all []Processor, err error) {
+	if err := driver.Load(c.Library, c.Visible); err != nil {
+		return nil, err
+	}
+	count, err := cu.NumDevices()
+	if err != nil {
+		return nil, fmt.Errorf("count the graphics processors: %w", err)
+	}
+	for i := range count {
+		gpu, err := cu.GetDevice(i)
+		if err != nil {
+			return nil, fmt.Errorf("graphics processor %d: %w", i, err)
+		}
+		uuid, noUUID := gpu.UUID()
+		name, noName := gpu.Name()
+		bytes, noBytes := gpu.TotalMem()
+		major, noMajor := gpu.Attribute(cu.ComputeCapabilityMajor)
+		minor, noMinor := gpu.Attribute(cu.ComputeCapabilityMinor)
+		if err := errors.Join(noUUID, noName, noBytes, noMajor, noMinor); err != nil {
+			return nil, fmt.Errorf("graphics processor %d: ask what it is: %w", i, err)
+		}
+		bus, _ := gpu.PCIBusID() // for people alone
+		if major < leastCapability {
+			continue
+		}
+		all = append(all, Processor{
+			UUID: "GPU-" + uuid.String(), Name: name, PCIBus: bus, Capability: fmt.Sprintf("%d.%d", major, minor), MemoryBytes: bytes,
+		})
+	}
+	return all, nil
+}
