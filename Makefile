@@ -109,6 +109,7 @@ test-cuda-emulated: deps ## the device on graphics processors, on a driver that 
 	@$(call need,g++,command -v g++,the tests are skipped)
 	$(GO) test $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer
 	$(GO) test $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
+	$(GO) test $(CUDA_TAGS) -run GPU ./cmd/avgpiped
 
 .PHONY: gpu-smoke
 gpu-smoke: ## bin/gpu-smoke: the conformance suite in one file, for a machine with a graphics processor of NVIDIA and its driver

@@ -37,6 +37,8 @@ type config struct {
 	Node           string        `yaml:"node" pattern:"^[\\pL\\pN._-]{1,64}$" form:"a name of up to 64 letters, digits, dots, dashes and underscores" does:"this node's name, for good"`
 	Cores          int           `yaml:"cores" default:"0" rule:"min=0" does:"processor cores that jobs compute on; 0 is all"`
 	GPUs           []graphics    `yaml:"gpus" default:"all" rule:"each=GPU" does:"graphics processors that jobs may use: all, none, or a list of indices and UUIDs of nvidia-smi -L"`
+	CUDADriver     string        `yaml:"cuda_driver" default:"libcuda.so.1" pattern:"^(/.+|[^/]+)$" form:"an absolute path, or a name that the loader finds" does:"the CUDA driver's library"`
+	CUDALibraries  directories   `yaml:"cuda_libraries" default:"none" rule:"word=none" does:"directories with cuBLAS and cuDNN, colons between them, before those where the loader looks"`
 	OrphanAfter    time.Duration `yaml:"orphan_after" default:"1h" rule:"min=1s" live:"yes" does:"how long workers go on without a daemon"`
 	Response       time.Duration `yaml:"response_timeout" default:"30s" rule:"min=1s" live:"yes" does:"how long a worker may not answer before it is killed"`
 	RetryLimit     int           `yaml:"retry_limit" default:"10" rule:"min=1" live:"yes" does:"how many workers of a job may die, without a commit in between, before it fails"`

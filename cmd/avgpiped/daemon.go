@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/avgpipe/avgpipe/internal/gpu/nvml"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
 )
@@ -102,10 +101,12 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 	if c.Cores > 0 {
 		cores = cores[:c.Cores]
 	}
+	source := &gpuSource{self: self, config: &c}
+	graphics := c.graphicsArguments()
 	n := node.Config{
 		StateDir: c.StateDir, Socket: c.Socket, Group: string(c.Group), MetricsAddress: string(c.Metrics), AdminGroup: string(c.AdminGroup), NodeID: c.Node, Cores: cores,
-		WorkerCommand: []string{self, "worker"}, TuneCommand: []string{self, "tune"}, InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
-		OpenGPUs: nvml.Open, SelectGPUs: c.selection(),
+		OpenGPUs: source.open, NoGPU: source.why, SelectGPUs: c.selection(),
+		WorkerCommand: append([]string{self, "worker"}, graphics...), TuneCommand: append([]string{self, "tune"}, graphics...), InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
 		Version: version, Log: log,
 	}
 	return n, c.explain(n.Validate())

@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	if err := os.Setenv(asProgram, "1"); err != nil { // processes of a daemon that runs in this one
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 

@@ -14,12 +14,16 @@ import (
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/profile"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
 
 func newTuneCommand() *cobra.Command {
-	var request string
-	cmd := hidden("tune --request FILE", "Choose a job's counts by measuring", func(cmd *cobra.Command) error { return runTune(cmd, request) })
-	return required(cmd, &request, "request", "file that says what to choose")
+	var (
+		request  string
+		graphics cuda.Config
+	)
+	cmd := hidden("tune --request FILE", "Choose a job's counts by measuring", func(cmd *cobra.Command) error { return runTune(cmd, request, graphics) })
+	return required(graphicsFlags(cmd, &graphics), &request, "request", "file that says what to choose")
 }
 
 // endWith ends the program when in does. A tuning has nothing to save, and one step of it may take minutes, during which the next daemon
@@ -34,7 +38,7 @@ func endWith(in io.Reader, messages io.Writer) {
 }
 
 // runTune prints progress, and at the end the report or the error, as control.TuneMessage describes.
-func runTune(cmd *cobra.Command, path string) error {
+func runTune(cmd *cobra.Command, path string, graphics cuda.Config) error {
 	endWith(cmd.InOrStdin(), cmd.ErrOrStderr())
 	r, err := control.ReadTuneRequest(path)
 	if err != nil {
@@ -52,6 +56,7 @@ func runTune(cmd *cobra.Command, path string) error {
 	}
 	report, err := profile.Tune(cmd.Context(), profile.Config{
 		Request:  r,
+		Graphics: graphics,
 		Progress: func(p api.TuneProgress) { say(control.TuneMessage{Progress: &p}) },
 	})
 	switch {

@@ -19,5 +19,5 @@ func newWorkerCommand() *cobra.Command {
 		}
 		return nil
 	})
-	return required(cmd, &c.Assignment, "assignment", "file that says what to train")
+	return required(graphicsFlags(cmd, &c.Graphics), &c.Assignment, "assignment", "file that says what to train")
 }

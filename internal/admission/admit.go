@@ -60,11 +60,17 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 		return nil, refusal(r.File, at.Err())
 	}
 	j.Absolute(r.Base)
-	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at, model: m, open: openDevice}
+	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at, model: m, open: pick.Asked}
 	if j.Model.From != "" {
 		a.checkFrom(r.Base)
 	}
-	found := a.resolve(spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model})
+	facts := spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model, GPUs: q.Host.GPUs, NoGPU: q.Host.NoGPU}
+	if j.Devices.Kind == job.KindAuto && facts.NoGPU == "" && a.model != nil {
+		if lacks := a.missing(job.KindGPU); lacks != nil {
+			facts.NoGPU = lacks.Error()
+		}
+	}
+	found := a.resolve(facts)
 	output := a.checkOutput(&q)
 	if err := a.checkData(ctx); err != nil {
 		return nil, err
@@ -103,11 +109,6 @@ func (a *admission) resolve(f spec.Facts) *spec.Resolution {
 		a.checkOperations()
 	}
 	return found
-}
-
-func openDevice(kind string) (device.Device, error) {
-	dev, _, err := pick.Open(kind, pick.Config{})
-	return dev, err
 }
 
 // checkOperations refuses a model with an operation that the job's devices lack, and names the kinds that lack none.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
@@ -41,6 +42,9 @@ type Request struct {
 type Host struct {
 	Cores       int   `json:"cores"`
 	MemoryBytes int64 `json:"memory_bytes"` // that jobs may take; 0: the system does not say
+
+	GPUs  []gpu.GPU `json:"gpus,omitempty"`   // of the node, the sick ones too
+	NoGPU string    `json:"no_gpu,omitempty"` // why jobs can use none, whichever there are
 
 	Reserved []string          `json:"reserved"` // directories of the daemon's own
 	Pending  map[string]string `json:"pending"`  // the output.dir of jobs whose model is still to be written: directory to job

@@ -89,7 +89,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {
-		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/footprint", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
+		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
 		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/model",
 	},
 	"internal/agent": {
@@ -114,7 +114,7 @@ var mayImport = map[string][]string{
 	// Programs.
 	"cmd/avgpiped": {
 		"internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
-		"internal/manual", "internal/nearest", "internal/strictyaml", "job", "stage/device", "stage/device/pick",
+		"internal/manual", "internal/nearest", "internal/strictyaml", "job", "stage/device", "stage/device/cuda", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/data", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "stage/device", "tuner"},
 	"bench/...":      {"..."},

@@ -72,7 +72,8 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 		return nil, api.Errorf(http.StatusServiceUnavailable, "%s %s: the daemon is stopping", verb, r.File)
 	}
 	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: access.User(peer), Host: admission.Host{
-		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), Reserved: reserved(n.config.StateDir), Pending: n.pendingOutputs(),
+		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), NoGPU: n.config.NoGPU(),
+		Reserved: reserved(n.config.StateDir), Pending: n.pendingOutputs(),
 	}})
 }
 

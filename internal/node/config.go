@@ -40,6 +40,8 @@ type Config struct {
 	OpenGPUs func() (gpu.Source, error)
 	// SelectGPUs says which of them jobs may use. Default: all.
 	SelectGPUs gpu.Selection
+	// NoGPU says why this program can use none of them, whichever there are; empty: it can. Nil: it can.
+	NoGPU func() string
 	// WorkerCommand starts a worker; --assignment FILE is appended. Required.
 	WorkerCommand []string
 	// TuneCommand starts a tune process; --request FILE is appended. Required.
@@ -83,6 +85,9 @@ func (l Limits) withDefaults() Limits {
 // withDefaults fills in what is not set.
 func (c Config) withDefaults() (Config, error) {
 	c.Group, c.AdminGroup = cmp.Or(c.Group, "avgpipe"), cmp.Or(c.AdminGroup, "avgpipe-admin")
+	if c.NoGPU == nil {
+		c.NoGPU = func() string { return "" }
+	}
 	c.DriftHold = cmp.Or(c.DriftHold, 10*time.Second)
 	if c.OpenGPUs == nil {
 		c.OpenGPUs = func() (gpu.Source, error) { return nil, gpu.ErrNone }

@@ -11,6 +11,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
 
 // gpuReserve is the part of a GPU's memory that `auto` leaves: the driver's own, and what allocations of whole pages waste.
@@ -20,7 +21,7 @@ const gpuReserve = 0.05
 func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
 	why := ""
 	switch usable := gpu.Usable(f.GPUs); {
-	case f.NoGPU != "" && len(f.GPUs) == 0: // nobody expects any
+	case f.NoGPU == cuda.ErrAbsent.Error() && len(f.GPUs) == 0: // nobody expects any
 	case j.Devices.CPU != (job.CPU{}):
 		why = "devices.cpu is given"
 	case f.NoGPU != "":
@@ -102,13 +103,14 @@ func names(all []gpu.GPU) string {
 }
 
 // sick says which GPUs jobs may not use, and why.
-func sick(all []gpu.GPU) (text string) {
+func sick(all []gpu.GPU) string {
+	var text strings.Builder
 	for _, g := range all {
 		if g.Health.Level == gpu.Sick {
-			text += fmt.Sprintf("; %s is %s", g, g.Health)
+			fmt.Fprintf(&text, "; %s is %s", g, g.Health)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // Memories are the bytes that the devices of a job hold, of those that have memory of their own, for a plan of so many rows; and of each row, in which of

@@ -177,11 +177,12 @@ func (a *arrangement) whyMemory() string {
 		at := homes[s]
 		on[at], in[at], host = on[at]+m.OnDevice(), append(in[at], strconv.Itoa(s)), host+m.Total()-m.OnDevice()
 	}
-	text := "memory, as predicted:"
+	var text strings.Builder
+	text.WriteString("memory, as predicted:")
 	for d := range devices {
-		text += fmt.Sprintf(" GPU %d %s of %s, with stages %s;", d, words.Bytes(on[d]+footprint.ContextBytes), words.Bytes(devices[d]+footprint.ContextBytes), strings.Join(in[d], ", "))
+		fmt.Fprintf(&text, " GPU %d %s of %s, with stages %s;", d, words.Bytes(on[d]+footprint.ContextBytes), words.Bytes(devices[d]+footprint.ContextBytes), strings.Join(in[d], ", "))
 	}
-	return text + " the host " + words.Bytes(host)
+	return text.String() + " the host " + words.Bytes(host)
 }
 
 // Fixed are the times that a job gives to stages of emulated devices, the last entry standing for all further stages; none where

@@ -3,16 +3,14 @@
 package cuda
 
 import (
-	"errors"
-
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
 // Device is none: this build has no CUDA.
 type Device struct{ device.Device }
 
-// ErrAbsent is why this build has no graphics processors.
-var ErrAbsent = errors.New("this program is built without CUDA; `make cuda` builds it with CUDA (Linux, amd64, cgo)")
+// Built reports whether this program can have graphics processors.
+const Built = false
 
 // Processors returns an error that says what the build lacks.
 func Processors(Config) ([]Processor, error) { return nil, ErrAbsent }

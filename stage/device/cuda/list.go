@@ -11,6 +11,9 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
 )
 
+// Built reports whether this program can have graphics processors.
+const Built = true
+
 // Processors lists the graphics processors that devices can be opened on, in the driver's order. It takes no memory of any.
 func Processors(c Config) (all []Processor, err error) {
 	if err := driver.Load(c.Library, c.Visible); err != nil {
@@ -33,12 +36,11 @@ func Processors(c Config) (all []Processor, err error) {
 		if err := errors.Join(noUUID, noName, noBytes, noMajor, noMinor); err != nil {
 			return nil, fmt.Errorf("graphics processor %d: ask what it is: %w", i, err)
 		}
-		bus, _ := gpu.PCIBusID() // for people alone
 		if major < leastCapability {
 			continue
 		}
 		all = append(all, Processor{
-			UUID: "GPU-" + uuid.String(), Name: name, PCIBus: bus, Capability: fmt.Sprintf("%d.%d", major, minor), MemoryBytes: bytes,
+			UUID: "GPU-" + uuid.String(), Name: name, Capability: fmt.Sprintf("%d.%d", major, minor), MemoryBytes: bytes,
 		})
 	}
 	return all, nil

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -57,7 +58,7 @@ thread_local CUcontext current;
 std::map<CUdeviceptr, size_t> memory;  // of the device, by address
 std::map<uintptr_t, size_t> page_locked; // of the host
 std::vector<CUstream> streams;
-size_t total, held;
+size_t total = 1 << 30, held;
 std::map<std::string, long> calls; // by name
 std::string trapped;               // the kernel that fails
 CUresult trap, lost;
@@ -90,8 +91,15 @@ CUresult fail(CUresult code) {
 	return context.failure;
 }
 
+// lose fails once where the file exists that FAKE_CUDA_LOSE names, and removes it: so tests lose the device of another process.
+void lose() {
+	static const char *path = getenv("FAKE_CUDA_LOSE");
+	if (path != nullptr && unlink(path) == 0) fail(CUDA_ERROR_LAUNCH_FAILED);
+}
+
 // run executes so many of the stream's tasks.
 CUresult run(CUstream stream, uint64_t until) {
+	lose();
 	while (stream->done < until && lost == CUDA_SUCCESS && context.failure == CUDA_SUCCESS) {
 		CUresult code = stream->tasks.front()();
 		stream->tasks.pop_front();
@@ -214,14 +222,43 @@ EXPORT CUresult cuGetErrorName(CUresult code, const char **name) {
 	return CUDA_SUCCESS;
 }
 
+// The devices are numbered from 0, and all have the same memory. FAKE_CUDA_DEVICES says how many there are, CUDA_VISIBLE_DEVICES which of them are
+// shown, by UUIDs, of which the last digits count from 1.
+static std::vector<int> visible() {
+	const char *said = getenv("FAKE_CUDA_DEVICES"), *shown = getenv("CUDA_VISIBLE_DEVICES");
+	std::vector<int> all;
+	int count = said == nullptr ? 1 : atoi(said);
+	if (shown == nullptr) {
+		for (int i = 0; i < count; i++) all.push_back(i);
+		return all;
+	}
+	for (std::string rest = shown; !rest.empty();) {
+		std::string one = rest.substr(0, rest.find(','));
+		rest.erase(0, one.size() + 1);
+		size_t at = one.rfind('-');
+		int number = at == std::string::npos ? -1 : atoi(one.c_str() + at + 1) - 1;
+		if (number < 0 || number >= count) break; // as drivers do
+		all.push_back(number);
+	}
+	return all;
+}
+
 EXPORT CUresult cuDeviceGetCount(int *count) {
-	*count = 1;
+	*count = visible().size();
 	return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
-	*device = 0;
-	return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+	std::vector<int> all = visible();
+	if (ordinal < 0 || (size_t)ordinal >= all.size()) return CUDA_ERROR_INVALID_DEVICE;
+	*device = all[ordinal];
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+	memset(uuid, 0, sizeof *uuid);
+	((char *)uuid)[sizeof *uuid - 1] = device + 1;
+	return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice) {

@@ -1,0 +1,117 @@
+//go:build cuda && cgo && linux && amd64
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
+)
+
+// gpuJob trains a very small GPT-2: the driver of these tests runs kernels on the host, a thousand times slower than a GPU.
+const gpuJob = `version: 1
+name: small
+model: {family: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 16, n_positions: 8, vocab_size: 256}}
+data: {files: [corpus.txt], holdout: 0.01}
+optimizer: {name: adamw, lr: 1e-2}
+train: {steps: 40, batch: 4, eval_samples: 8}
+stages: 2
+pipelines: 2
+micro_batches: 2
+center: {commit_every: 5}
+devices: {kind: gpu}
+seed: 3
+`
+
+// gpuSite is a place with a node of two GPUs, in a driver that has none. The file lose makes the driver lose one.
+func gpuSite(t *testing.T) (s *site, lose string) {
+	t.Helper()
+	library := cudatest.Library(t)
+	s = newSite(t)
+	lose = filepath.Join(s.dir, "lose")
+	t.Setenv("FAKE_CUDA_DEVICES", "2")
+	t.Setenv("FAKE_CUDA_LOSE", lose)
+	s.write("avgpiped.yaml", fmt.Sprintf("state_dir: %s\nsocket: %s\ncuda_driver: %s\ncuda_libraries: %s\n",
+		filepath.Join(s.dir, "state"), s.socket(), library.Path(), library.Directory()))
+	s.start()
+	return s, lose
+}
+
+// submitWith submits the small job with changes.
+func (s *site) submitWith(set ...string) string {
+	s.t.Helper()
+	answer, err := s.client.Submit(s.t.Context(), api.SubmitRequest{File: "small.yaml", Source: gpuJob, Base: s.dir, Set: set})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer.ID
+}
+
+// trained waits for the end of a job, which is to be a good one.
+func (s *site) trained(id string) api.JobStatus {
+	s.t.Helper()
+	status := s.ended(id)
+	if status.State != api.Done || status.EvalLoss == nil || status.InitialLoss == nil {
+		s.t.Fatalf("the job is %s at step %d: %s", status.State, status.Step, status.Reason)
+	}
+	return status
+}
+
+// TestAJobOnGPUsLearnsAsOnTheCPU, where its worker is killed in between as well.
+func TestAJobOnGPUsLearnsAsOnTheCPU(t *testing.T) {
+	s, _ := gpuSite(t)
+	want := s.trained(s.submitWith("devices.kind=cpu"))
+	id := s.submitWith()
+	before := s.committed(id, 5)
+	if err := syscall.Kill(s.worker(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	got := s.trained(id)
+	if got.Generation <= before.Generation {
+		t.Errorf("generation %d after the worker of generation %d was killed", got.Generation, before.Generation)
+	}
+	if !strings.Contains(got.Device, "cuda (") || len(got.StageStatus) != 2 {
+		t.Errorf("%d stages on %s", len(got.StageStatus), got.Device)
+	}
+	gain := *want.InitialLoss - *want.EvalLoss
+	if off := math.Abs(*got.EvalLoss - *want.EvalLoss); gain < 0.5 || off > 0.01*gain {
+		t.Errorf("evaluation loss from %v to %v on GPUs, from %v to %v on the CPU", *got.InitialLoss, *got.EvalLoss, *want.InitialLoss, *want.EvalLoss)
+	}
+	explained, err := s.client.Explain(t.Context(), id)
+	if why := strings.Join(explained.Why, "\n"); err != nil || !strings.Contains(why, "memory, as predicted: GPU 0 ") || !strings.Contains(why, " GPU 1 ") {
+		t.Errorf("explained by\n%s\n%v", why, err)
+	}
+}
+
+// TestALostGPUEndsAWorkerAndNothingElse: the job goes on in the next one, and another job does not notice.
+func TestALostGPUEndsAWorkerAndNothingElse(t *testing.T) {
+	s, lose := gpuSite(t)
+	other := s.submitWith("devices.kind=cpu", "devices.cpu.threads=1", "stages=1", "train.steps=1000000")
+	id := s.submitWith("stages=1", "devices.kind=auto")
+	before := s.committed(id, 5)
+	if err := os.WriteFile(lose, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the job goes on", func(ctx context.Context) bool {
+		now, err := s.client.Job(ctx, id)
+		return err == nil && now.Generation > before.Generation && now.State != api.Starting
+	})
+	s.trained(id)
+	if log := s.log(); !strings.Contains(log, "run operations: LaunchFailed") {
+		t.Errorf("the daemon does not say what was lost")
+	}
+	if status, err := s.client.Job(t.Context(), other); err != nil || status.Generation != 1 || status.State == api.Failed {
+		t.Errorf("the other job is %s in generation %d: %v", status.State, status.Generation, err)
+	}
+	if _, err := s.client.Cancel(t.Context(), other); err != nil {
+		t.Error(err)
+	}
+}
