@@ -7,7 +7,7 @@ var ErrAbsent = errors.New("this program is built without CUDA; `make cuda` buil
 
 // Processor is a graphics processor that the driver shows to this process.
 type Processor struct {
-	UUID, Name string
-	Capability         string // of CUDA: "9.0"
-	MemoryBytes        int64
+	UUID, Name  string
+	Capability  string // of CUDA: "9.0"
+	MemoryBytes int64
 }
