@@ -81,9 +81,10 @@ cuda gpu-smoke test-cuda-emulated: export CGO_LDFLAGS := -O2 -g -L$(cuda_driver)
 CUDA_TAGS = -tags cuda$(if $(TAGS),$(comma)onednn)
 comma    := ,
 
+# Functions of NVML stay open until they are called (-z lazy), which a linker that is set up for hardening would not have.
 .PHONY: cuda
 cuda: ## as build, with the device on graphics processors of NVIDIA; where there is none the programs say so
-	@$(MAKE) --no-print-directory build TAGS='$(CUDA_TAGS)'
+	@$(MAKE) --no-print-directory build TAGS='$(CUDA_TAGS)' LDFLAGS='$(LDFLAGS) -extldflags=-Wl,-z,lazy'
 
 .PHONY: build-portable
 build-portable: ## compile every package and test without oneDNN, with cgo and without it
@@ -107,7 +108,7 @@ test-portable: ## the packages that compute, without oneDNN and cgo
 .PHONY: test-cuda-emulated
 test-cuda-emulated: deps ## the device on graphics processors, on a driver that runs its kernels on this machine
 	@$(call need,g++,command -v g++,the tests are skipped)
-	$(GO) test $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer
+	$(GO) test $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer ./internal/gpu/...
 	$(GO) test $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
 	$(GO) test $(CUDA_TAGS) -run GPU ./cmd/avgpiped
 

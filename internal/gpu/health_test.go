@@ -1,7 +1,9 @@
 package gpu
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -36,6 +38,38 @@ func TestReadingsMakeHealth(t *testing.T) {
 		if h.Level != c.level || !slices.Equal(codes(h), c.codes) {
 			t.Errorf("%s: %s for %v, want %s for %v", name, h.Level, codes(h), c.level, c.codes)
 		}
+	}
+}
+
+// Who reads a reason at night finds in docs/operations.md what to do.
+func TestEveryReasonHasItsRemedy(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := Readings{
+		ECCUncorrected: new(uint64(1)), Rows: &Rows{Failed: true, Pending: true}, RetirementPending: new(true), ComputeProhibited: true,
+		Throttled: []string{ThrottleThermal, ThrottlePowerBrake, ThrottleHardware}, NVLinks: new(0),
+	}
+	tr := newTracker()
+	tr.links = 1
+	for code := range xids {
+		tr.note(XID{Code: code})
+	}
+	found := append(codes(tr.assess(time.Unix(0, 0), all)), "driver_silent")
+	for _, l := range []Loss{FellOff, NeedsReset, Unlisted} {
+		found = append(found, codes(tr.assess(time.Unix(0, 0), Readings{Lost: l}))...)
+	}
+	for _, r := range []Recovery{RecoverReset, RecoverReboot, RecoverDrainPeers, RecoverDrainAndReset} {
+		found = append(found, codes(tr.assess(time.Unix(0, 0), Readings{Recovery: r}))...)
+	}
+	for _, code := range found {
+		if !strings.Contains(string(text), "`"+code+"`") {
+			t.Errorf("docs/operations.md does not say what to do about %s", code)
+		}
+	}
+	if len(found) < len(xids)+20 {
+		t.Errorf("only %d reasons were tried", len(found))
 	}
 }
 
