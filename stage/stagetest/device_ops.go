@@ -53,7 +53,8 @@ var productShapes = [][3]int{
 	{2, 600, 48},
 	{70, 16, 512},
 	{800, 70, 250},
-	{1, 100, 75}, // few rows: vectors and a rest of both dimensions, and groups of rows
+	{40, 150, 330}, // several blocks of both dimensions of B
+	{1, 100, 75},   // few rows: vectors and a rest of both dimensions, and groups of rows
 	{3, 37, 40},
 	{4, 64, 33},
 	{7, 50, 18},

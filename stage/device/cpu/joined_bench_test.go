@@ -13,7 +13,7 @@ import (
 // backward, with those of one layer as wide as all of them. It reports how many times longer the separate ones take, their additions included.
 func BenchmarkProductsOfOneInput(b *testing.B) {
 	d := newBench(b, 1)
-	evict := d.floats(16 << 20)
+	evict, sum := d.floats(32<<20), d.alloc(device.F64, 1)
 	for _, typ := range []device.Type{device.F32, device.BF16} {
 		for _, rows := range []int{128, 1024} {
 			for _, s := range []struct {
@@ -26,7 +26,7 @@ func BenchmarkProductsOfOneInput(b *testing.B) {
 					var took [2][]time.Duration
 					for b.Loop() {
 						for i, run := range []func(){p.apart, p.joined} {
-							d.d.Do(&device.Zero{X: evict})
+							d.d.Do(&device.SquaredNorm{Sum: sum, X: evict})
 							start := time.Now()
 							run()
 							took[i] = append(took[i], time.Since(start))

@@ -274,6 +274,7 @@ static void asgd(struct avg_device *d, float *p, float *state, struct stepped gi
 #include "transformer_body.h"
 #include "product_body.h"
 #include "gradient_body.h"
+#include "strips_body.h"
 #include "attention_body.h"
 #include "decode_body.h"
 #include "recurrent_body.h"

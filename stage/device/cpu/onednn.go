@@ -172,7 +172,7 @@ func statusError(status C.int) error {
 
 // matMul runs device.MatMul. The primitive of a shape is built at its first use.
 func (d *Device) matMul(o *device.MatMul) {
-	if o.M <= fewRows && !o.TransA {
+	if d.hasFewRows(o) {
 		d.fewRows(o)
 		return
 	}

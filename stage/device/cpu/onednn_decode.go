@@ -13,16 +13,34 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// fewRows is up to how many rows of A a product runs in kernels of our own, which read B once for MOST_ROWS of them. oneDNN brings B into blocks
-// first, which pays when many rows use them.
-const fewRows = 2 * C.MOST_ROWS
+// fewRows is up to how many rows of A a product reads B as it lies, once for MOST_ROWS of them. oneDNN brings B into blocks first, which pays
+// when many rows use them. mostStripRows is up to how many strips are faster than oneDNN, or as fast, where their kernel runs.
+const (
+	fewRows       = 2 * C.MOST_ROWS
+	mostStripRows = 512
+)
+
+// hasFewRows reports whether a product runs in kernels of our own for few rows of A.
+func (d *Device) hasFewRows(o *device.MatMul) bool {
+	if o.TransA || o.M <= fewRows {
+		return !o.TransA
+	}
+	alike := o.A.Type() == o.B.Type() && (o.A.Type() == device.F32 || o.K%2 == 0)
+	return d.c.bf16_pairs != 0 && o.M <= mostStripRows && !o.TransB && alike
+}
 
 // fewRows runs a product of few rows.
 func (d *Device) fewRows(o *device.MatMul) {
-	status := C.avg_few_rows(d.c, C.struct_few_rows{
+	p := C.struct_few_rows{
 		c: elements(o.C), a: elements(o.A), b: elements(o.B), bias: floats(o.Bias), m: size(o.M), n: size(o.N), k: size(o.K),
 		transposed: truth(o.TransB), accumulate: truth(o.Accumulate),
-	})
+	}
+	status := C.int(0)
+	if o.M <= fewRows {
+		status = C.avg_few_rows(d.c, p)
+	} else {
+		status = C.avg_strips(d.c, p)
+	}
 	if status != 0 {
 		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: no memory for scratch, %d bytes available", o.M, o.N, o.K, device.HostAvailable()))
 	}

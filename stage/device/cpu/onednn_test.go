@@ -5,6 +5,7 @@ package cpu_test
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +89,33 @@ func (s *sample) run(d *cpu.Device) float64 {
 // thirds are q, k and v, interleaved row by row.
 func thirds(m device.Mem, a device.AttentionShape) (q, k, v device.Mem) {
 	return m.Slice(0, a.Queries()), m.Slice(a.H*a.S, a.Keys()), m.Slice(2*a.H*a.S, a.Keys())
+}
+
+// Products of few rows are cut by columns, and by rows where there are fewer strips of columns than threads.
+func TestProductsOfFewRowsDoNotDependOnTheNumberOfThreads(t *testing.T) {
+	for _, shape := range [][3]int{{100, 150, 300}, {500, 50, 130}, {5, 150, 300}} {
+		m := device.Product{M: shape[0], N: shape[1], K: shape[2]}
+		var one []float32
+		for _, threads := range []int{1, 2, 3, 5} {
+			d := open(t, cpu.Config{Threads: threads})
+			if !strings.Contains(d.Name(), "in dot products") {
+				envtest.Impossible(t, "products of this processor are oneDNN's")
+			}
+			c, a, b := ramp(t, d, m.M*m.N), ramp(t, d, m.M*m.K), ramp(t, d, m.K*m.N)
+			for i := range a.F32() {
+				a.F32()[i] *= float32(i%1013) / 3
+			}
+			d.Do(&device.MatMul{C: c, A: a, B: b, Product: m})
+			if one == nil {
+				one = slices.Clone(c.F32())
+			} else if !slices.Equal(one, c.F32()) {
+				t.Errorf("M=%d N=%d K=%d: %d threads have other bits than 1", m.M, m.N, m.K, threads)
+			}
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 func TestResultsDoNotDependOnTheNumberOfThreads(t *testing.T) {

@@ -71,6 +71,7 @@ OPERATION(int, attention_backward, (struct avg_device *d, struct attention x), (
 OPERATION(int, cached_attention, (struct avg_device *d, struct cached_attention x), (d, x))
 // For processors with bf16_pairs.
 OPERATION(int, gradient, (struct avg_device *d, struct gradient g), (d, g))
+OPERATION(int, strips, (struct avg_device *d, struct few_rows p), (d, p))
 OPERATION(int, few_rows, (struct avg_device *d, struct few_rows p), (d, p))
 
 // These two return 0, or the oneDNN status.
