@@ -214,10 +214,11 @@ func rawProducts(s shape) (all []rawProduct) {
 	return all
 }
 
-// evicted is more than the caches of a core hold, in elements of F32.
-const evicted = 64 << 20 / 4
+// evicted is several times what the caches of a core hold, in elements of F32.
+const evicted = 128 << 20 / 4
 
-// measure times two calls after a first one that is not counted, each with its operands cold: a pass over other memory comes before it.
+// measure times two calls after a first one that is not counted, each with its operands cold: other memory is read before it. Writing
+// zeros would not do: processors write long runs of them past the caches.
 func (p *rawProduct) measure(dev device.Device) error {
 	var operands [4]device.Mem
 	m := p.product
@@ -233,8 +234,14 @@ func (p *rawProduct) measure(dev device.Device) error {
 		defer dev.Free(mem)
 		operands[i] = mem
 	}
+	sum, err := dev.Alloc(device.F64, 1)
+	if err != nil {
+		return err
+	}
+	defer dev.Free(sum)
+	dev.Do(&device.Zero{X: operands[3]}) // memory that nobody wrote is one page
 	for n := range 1 + 2 {
-		dev.Do(&device.Zero{X: operands[3]})
+		dev.Do(&device.SquaredNorm{Sum: sum, X: operands[3]})
 		start := time.Now()
 		dev.Do(&device.MatMul{C: operands[0], A: operands[1], B: operands[2], Product: m})
 		if n >= 1 {
