@@ -4,11 +4,13 @@ package cuda_test
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
+	"github.com/avgpipe/avgpipe/stage/program"
 )
 
 // What cuDNN does not take is products; so is what it takes and then refuses, and what one product computes as it is.
@@ -37,5 +39,55 @@ func TestCuDNNComputesWhatItTakes(t *testing.T) {
 	says(t, errors.New(d.Name()), "convolutions by products, as configured")
 	if err := d.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A pass with convolutions is captured with the calls of whatever computes them.
+func TestConvolutionsInGraphsComputeTheSameBits(t *testing.T) {
+	library := cudatest.Library(t)
+	shape := device.ConvolutionShape{B: 2, Height: 6, Width: 5, In: 3, Out: 4, Kernel: 3, Stride: 2, Padding: 1}
+	const inputs, outputs, weights = 2 * 6 * 5 * 3, 2 * 3 * 3 * 4, 4 * 3 * 9
+	b := program.NewBuilder()
+	x, weight, y := b.External(0, device.F32, inputs), b.External(1, device.F32, weights), b.External(2, device.F32, outputs)
+	dx, dweight := b.External(3, device.F32, inputs), b.External(4, device.F32, weights)
+	b.Do(&device.Convolution{Y: y, X: x, Weight: weight, ConvolutionShape: shape})
+	b.Do(&device.ConvolutionBackward{DX: dx, DY: y, Weight: weight, ConvolutionShape: shape})
+	b.Do(&device.ConvolutionBackwardWeight{DWeight: dweight, DY: y, X: x, ConvolutionShape: shape})
+	pass := b.Passes().Forward
+	run := func(c cuda.Config) (results [][]float32) {
+		c.Library, c.Libraries = library.Path(), []string{library.Directory()}
+		d := openWith(t, c)
+		m := program.Memory{External: []device.Mem{alloc(t, d, inputs), alloc(t, d, weights), alloc(t, d, outputs), alloc(t, d, inputs), alloc(t, d, weights)}}
+		for turn := range 4 {
+			for i, n := range []int{inputs, weights} {
+				values := make([]float32, n)
+				for j := range values {
+					values[j] = float32((j*(turn+3)+i)%17) / 16
+				}
+				d.Upload(m.External[i], device.FloatBytes(values))
+			}
+			pass.Run(d, &m, device.Args{})
+		}
+		for _, mem := range m.External[2:] {
+			got := make([]float32, mem.Len())
+			if err := device.Read(d, device.FloatBytes(got), mem); err != nil {
+				t.Fatal(err)
+			}
+			results = append(results, got)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		return results
+	}
+	for _, own := range []bool{false, true} {
+		want := run(cuda.Config{OwnConvolutions: own, Launches: cuda.Operations})
+		before := library.Calls("cuGraphLaunch")
+		if got := run(cuda.Config{OwnConvolutions: own}); !reflect.DeepEqual(got, want) {
+			t.Errorf("own convolutions %v: a graph computes %v, want %v", own, got, want)
+		}
+		if library.Calls("cuGraphLaunch") == before {
+			t.Error("nothing was captured")
+		}
 	}
 }
