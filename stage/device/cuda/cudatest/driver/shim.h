@@ -1,5 +1,5 @@
 // CUDA C++ for a compiler of the host: each thread of a block is a fiber, and the blocks of a grid run one after the other. Shared memory holds
-// 0xff bytes when a block begins. Blocks and threads run in ascending and in descending order in turn, launch by launch, so that results which
+// 0xff bytes when a block begins. Blocks and threads run in ascending or in descending order, launch by launch, so that results which
 // depend on the order differ from run to run.
 #pragma once
 
