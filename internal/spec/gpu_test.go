@@ -1,0 +1,87 @@
+package spec_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
+)
+
+var gpuJob = strings.NewReplacer("name: emulated", "name: small", "{kind: emulated, emulated: {forward: 0.1ms}}", "{kind: gpu}").Replace(emulatedJob)
+
+// aGPU is one with so many bytes.
+func aGPU(bytes int64, health gpu.Level) gpu.GPU {
+	return gpu.GPU{Name: "H100", UUID: "GPU-1", MemoryBytes: bytes, Health: gpu.Health{Level: health, Reasons: []gpu.Reason{}}}
+}
+
+// TestWhatAJobMayNotHaveOfGPUsIsRefused, with what is there and the nearest fix.
+func TestWhatAJobMayNotHaveOfGPUsIsRefused(t *testing.T) {
+	two := []gpu.GPU{aGPU(4<<30, gpu.Healthy), aGPU(4<<30, gpu.Degraded)}
+	for _, c := range []struct {
+		gpus       []gpu.GPU
+		none       string
+		set        []string
+		want, near string // near "?": whatever
+	}{
+		{two, "", nil, "", ""},
+		{nil, cuda.ErrAbsent.Error(), nil, "devices.kind is gpu: this program is built without CUDA", "cpu"},
+		{nil, "", nil, "this node has no GPU that jobs may use", "cpu"},
+		{[]gpu.GPU{aGPU(4<<30, gpu.Sick)}, "", nil, "no GPU that jobs may use; GPU 0 (H100, GPU-1) is sick", "cpu"},
+		{two, "", []string{"devices.gpu.count=3"}, "devices.gpu.count is 3; jobs may use 2 GPUs, GPU 0 (H100, GPU-1), GPU 0", "2"},
+		{two, "", []string{"devices.gpu.memory=8e9"}, "devices.gpu.memory is 8 GB, and 2 GPUs", "4294967296"},
+		{two, "", []string{"devices.gpu.memory=0.1"}, "the CUDA context of a worker takes", "auto"},
+		{two, "", []string{"devices.gpu.memory=537000000"}, "stages 0, 1 on one device need ", "?"},
+	} {
+		j, facts := parsed(t, gpuJob, 1<<36, c.set...)
+		facts.GPUs, facts.NoGPU = c.gpus, c.none
+		_, problems := spec.Resolve(j, facts, nil)
+		switch {
+		case c.want == "" && len(problems) > 0:
+			t.Errorf("%v: %v", c.set, problems)
+		case c.want != "" && (len(problems) != 1 || !strings.Contains(problems[0].Message, c.want) || c.near != "?" && problems[0].Nearest != c.near):
+			t.Errorf("%v: %+v\nwant %q, nearest %q", c.set, problems, c.want, c.near)
+		}
+	}
+}
+
+// TestAutoTakesGPUsWhereAJobCanRunOnThem, and says why it did or did not.
+func TestAutoTakesGPUsWhereAJobCanRunOnThem(t *testing.T) {
+	for _, c := range []struct {
+		gpus []gpu.GPU
+		set  []string
+		kind string
+		why  string
+	}{
+		{[]gpu.GPU{aGPU(4<<30, gpu.Healthy)}, nil, job.KindGPU, "devices.kind auto took gpu: this node has 1 GPU, GPU 0 (H100, GPU-1)"},
+		{[]gpu.GPU{aGPU(4<<30, gpu.Healthy)}, []string{"devices.cpu.threads=1"}, job.KindAuto, "devices.kind auto took cpu: devices.cpu is given"},
+		{[]gpu.GPU{aGPU(538<<20, gpu.Healthy)}, nil, job.KindAuto, "devices.kind auto took cpu: not gpu: devices.gpu.memory is"},
+		{nil, nil, job.KindAuto, "devices.kind auto took cpu: this node has no GPU"},
+	} {
+		j, facts := parsed(t, gpuJob, 1<<36, append([]string{"devices.kind=auto"}, c.set...)...)
+		facts.GPUs = c.gpus
+		found, problems := spec.Resolve(j, facts, nil)
+		if len(problems) > 0 || found.Job.Devices.Kind != c.kind || !strings.HasPrefix(found.Why[0], c.why) {
+			t.Errorf("%v: %v; took %s: %v\nwant %s: %s", c.set, problems, found.Job.Devices.Kind, found.Why, c.kind, c.why)
+		}
+	}
+}
+
+// TestStagesShareGPUs, neighbours with each other, where there are fewer; and their memory is one.
+func TestStagesShareGPUs(t *testing.T) {
+	j, facts := parsed(t, gpuJob, 1<<36, "devices.gpu.memory=1e9")
+	facts.GPUs = []gpu.GPU{aGPU(4<<30, gpu.Healthy), aGPU(2<<30, gpu.Healthy)}
+	found, problems := spec.Resolve(j, facts, nil)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	bytes, of := spec.Memories(&found.Job, 4)
+	if len(bytes) != 2 || bytes[0] != 1e9-512<<20 || of[0] != 0 || of[1] != 0 || of[2] != 1 || of[3] != 1 {
+		t.Errorf("memories %v of rows %v", bytes, of)
+	}
+	if d := found.Job.Devices; d.GPU.Count != 2 || d.CPU.Threads != 1 || d.CPU.Count != 4 {
+		t.Errorf("devices are %+v", d)
+	}
+}
