@@ -98,6 +98,18 @@ func (w *wiring) boundary(k int) int {
 	return 0
 }
 
+// memory is what makes payloads of a link between two stages, for the first of them that lives here and has a wish.
+func (w *wiring) memory(stages ...int) func(n int) []byte {
+	for _, k := range stages {
+		if st := w.local[k]; st != nil {
+			if host := st.replicas[0].Buffers().Host; host != nil {
+				return host
+			}
+		}
+	}
+	return nil
+}
+
 // join makes one link if either of its stages lives here, with the lines of the network between its two devices.
 func (w *wiring) join(ctx context.Context, group *errgroup.Group, l wire.Link, depth, most int, lower, upper func(wire.End)) {
 	hasLower, hasUpper := w.local[l.Lower] != nil, w.local[l.Upper] != nil
@@ -107,7 +119,7 @@ func (w *wiring) join(ctx context.Context, group *errgroup.Group, l wire.Link, d
 	group.Go(func() error {
 		from, to := w.device[l.Lower], w.device[l.Upper]
 		s := wire.Spec{
-			Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace,
+			Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace, Memory: w.memory(l.Lower, l.Upper),
 			Down: w.config.Network.Line(from, to), Up: w.config.Network.Line(to, from),
 		}
 		switch {
@@ -163,19 +175,19 @@ func (w *wiring) connectTies(ctx context.Context, group *errgroup.Group, p int) 
 // connectSources links a pipeline's feeders to its first and its last stage.
 func (w *wiring) connectSources(group *errgroup.Group, p int) {
 	last := w.stages - 1
-	spec := func(bytes int) wire.Spec {
-		return wire.Spec{Generation: w.config.Generation, Depth: feedAhead * w.config.MicroBatches, MaxBytes: max(bytes, 1)}
+	spec := func(k, bytes int) wire.Spec {
+		return wire.Spec{Generation: w.config.Generation, Depth: feedAhead * w.config.MicroBatches, MaxBytes: max(bytes, 1), Memory: w.memory(k)}
 	}
 	if st := w.local[0]; st != nil {
 		group.Go(func() error {
-			return w.pair(spec(st.replicas[p].Shape().InputBytes),
+			return w.pair(spec(0, st.replicas[p].Shape().InputBytes),
 				func(e wire.End) { st.feeders[p].input = e },
 				func(e wire.End) { st.runners[p].up = e })
 		})
 	}
 	if st := w.local[last]; st != nil {
 		group.Go(func() error {
-			return w.pair(spec(st.replicas[p].Shape().LabelBytes),
+			return w.pair(spec(last, st.replicas[p].Shape().LabelBytes),
 				func(e wire.End) { st.feeders[p].targets = e },
 				func(e wire.End) { st.runners[p].targets = e })
 		})

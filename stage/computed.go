@@ -71,7 +71,7 @@ func (c Config) plan() (*Computed, error) {
 	}
 	c = c.withDefaults()
 	s := &Computed{
-		config: c, dev: c.Device, host: c.Device.Host(), handed: c.HandedInputs > 0, first: c.first(), last: c.last(), layers: c.layers(), passes: c.passes(), frozen: &Frozen{},
+		config: c, dev: c.Device, host: c.Device.Host(), buffers: Buffers{Host: device.HostAllocatorOf(c.Device)}, handed: c.HandedInputs > 0, first: c.first(), last: c.last(), layers: c.layers(), passes: c.passes(), frozen: &Frozen{},
 	}
 	var length int
 	s.tensors, length = place(s.layers, false)

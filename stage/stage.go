@@ -100,6 +100,9 @@ func (b Boundary) Bytes() int {
 type Buffers struct {
 	Outputs   []device.Mem // for the stage after
 	Gradients []device.Mem // of inputs, for the stage before
+	// Host makes host memory, aligned to 64 bytes, for boundaries that the stage copies, and gives nil when it has no more: see
+	// device.HostAllocator. Nil: any memory will do.
+	Host func(n int) []byte
 }
 
 // Event is when what a stage was asked for has ended; nil: it has.

@@ -208,7 +208,7 @@ func NewPair(s Spec) (lower, upper End, err error) {
 		return nil, nil, err
 	}
 	down, up := newDirection(s.Depth, s.Down), newDirection(s.Depth, s.Up)
-	p, state := newPool(), newCloseState()
+	p, state := newPool(s), newCloseState()
 	return &pairEnd{queue{s, p, state, up, down}}, &pairEnd{queue{s, p, state, down, up}}, nil
 }
 
@@ -228,11 +228,12 @@ const alignment = 64
 type pool struct {
 	mu   sync.Mutex
 	free map[int][][]byte // by capacity
-	give func(Frame)      // put, as a value made once
+	make func(n int) []byte
+	give func(Frame) // put, as a value made once
 }
 
-func newPool() *pool {
-	p := &pool{free: make(map[int][][]byte)}
+func newPool(s Spec) *pool {
+	p := &pool{free: make(map[int][][]byte), make: s.Memory}
 	p.give = p.put
 	return p
 }
@@ -244,11 +245,21 @@ func (p *pool) get(n int) []byte {
 	defer p.mu.Unlock()
 	list := p.free[size]
 	if len(list) == 0 {
-		return aligned(size)[:n]
+		return p.fresh(size)[:n]
 	}
 	b := list[len(list)-1]
 	p.free[size] = list[:len(list)-1]
 	return b[:n]
+}
+
+// fresh makes a payload of size bytes.
+func (p *pool) fresh(size int) []byte {
+	if p.make != nil {
+		if b := p.make(size); b != nil {
+			return b
+		}
+	}
+	return aligned(size)
 }
 
 func (p *pool) put(f Frame) {

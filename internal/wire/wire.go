@@ -156,6 +156,8 @@ type Spec struct {
 	// line says, after the frames of other links that share it. Over TCP that is on top of what the network takes, and each end
 	// only looks at the line toward it. Both ends of a link inside one process must be closed before its lines.
 	Down, Up *Line
+	// Memory, unless nil, makes the memory of payloads: n bytes aligned to 64, or nil when it has no more. It is not given back.
+	Memory func(n int) []byte
 	// Trace hears of each frame that a link moved between nodes, or along a line (trace.Send). A link inside one process
 	// without a line moves nothing and stays silent.
 	Trace trace.Listener

@@ -146,6 +146,20 @@ func Share(a, b Device) bool {
 	return a == b || ok && s.Shares(b)
 }
 
+// HostAllocator is implemented by devices that copy from and to host memory of theirs without the host's help: page-locked memory.
+type HostAllocator interface {
+	// AllocHost returns n bytes, aligned to 64; nil where no more can be had. Any goroutine may call it. Close frees them.
+	AllocHost(n int) []byte
+}
+
+// HostAllocatorOf is the allocator of host memory that a device has, or that one has which it is a wrapper around; nil: it has no use for one.
+func HostAllocatorOf(d Device) func(n int) []byte {
+	if a, ok := innermost(d).(HostAllocator); ok {
+		return a.AllocHost
+	}
+	return nil
+}
+
 // Event is a moment in the queue of a device: all that was handed to the device before it has ended. A nil Event is one that has passed.
 type Event interface {
 	// Wait returns when the event has passed, with the first failure of the device since its last Synchronize, which keeps it. Any

@@ -247,6 +247,10 @@ func (d *Device) Upload(dst device.Mem, src []byte) {
 	device.CheckLength("Upload", src, dst)
 	d.enter()
 	defer d.leave()
+	if d.processor.isLocked(src) {
+		d.uploadLocked(address(dst), src)
+		return
+	}
 	for from := 0; from < len(src); from += partBytes {
 		d.upload(address(dst)+cu.DevicePtr(from), src[from:min(from+partBytes, len(src))])
 	}
@@ -257,6 +261,10 @@ func (d *Device) Download(dst []byte, src device.Mem) {
 	device.CheckLength("Download", dst, src)
 	d.enter()
 	defer d.leave()
+	if d.processor.isLocked(dst) {
+		d.downloadLocked(dst, address(src))
+		return
+	}
 	for from := 0; from < len(dst); from += partBytes {
 		d.download(dst[from:min(from+partBytes, len(dst))], address(src)+cu.DevicePtr(from))
 	}

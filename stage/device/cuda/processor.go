@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"runtime"
 	"sync"
+	"unsafe"
 
 	"gorgonia.org/cu"
 )
@@ -28,6 +29,9 @@ type processor struct {
 	module  cu.Module
 	kernels map[string]cu.Function
 	users   int // devices that are open on it
+
+	mu     sync.Mutex
+	locked map[unsafe.Pointer]int // the bytes of page-locked memory that AllocHost gave out
 }
 
 // processors are those in use, by their numbers.
@@ -42,7 +46,7 @@ func acquire(ordinal int) (*processor, error) {
 	defer processors.Unlock()
 	p := processors.used[ordinal]
 	if p == nil {
-		p = &processor{ordinal: ordinal, kernels: map[string]cu.Function{}}
+		p = &processor{ordinal: ordinal, kernels: map[string]cu.Function{}, locked: map[unsafe.Pointer]int{}}
 		if err := p.choose(); err != nil {
 			return nil, err
 		}
@@ -63,7 +67,7 @@ func (p *processor) release() error {
 		return nil
 	}
 	delete(processors.used, p.ordinal)
-	return errors.Join(p.module.Unload(), p.gpu.ReleasePrimaryCtx())
+	return errors.Join(p.unlock(), p.module.Unload(), p.gpu.ReleasePrimaryCtx())
 }
 
 // shared reports whether several devices are open on it.

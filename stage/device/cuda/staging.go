@@ -93,14 +93,14 @@ func (d *Device) stage(n int) (at int) {
 func (d *Device) upload(dst cu.DevicePtr, src []byte) {
 	ring := d.staging.place(d.stage(len(src)), len(src))
 	copy(ring, src)
-	d.check("upload", cu.MemcpyHtoDAsync(dst, unsafe.Pointer(unsafe.SliceData(ring)), int64(len(src)), d.stream))
+	d.uploadLocked(dst, ring)
 }
 
 // download copies bytes that fit the ring at once.
 func (d *Device) download(dst []byte, src cu.DevicePtr) {
 	at := d.stage(len(dst))
 	ring := d.staging.place(at, len(dst))
-	d.check("download", cu.MemcpyDtoHAsync(unsafe.Pointer(unsafe.SliceData(ring)), src, int64(len(dst)), d.stream))
+	d.downloadLocked(ring, src)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.staging.waiting = append(d.staging.waiting, delivery{dst, at})
