@@ -107,6 +107,24 @@ func TestAQueueFollowsAnother(t *testing.T) {
 	}
 }
 
+// Page-locked memory is copied as it is when the queue comes to it, without a ring between.
+func TestHostMemoryOfADeviceIsCopiedInPlace(t *testing.T) {
+	d := open(t, cudatest.Library(t))
+	x, sent, got := alloc(t, d, 1000), d.AllocHost(4000), d.AllocHost(4000)
+	if len(sent) != 4000 || len(got) != 4000 {
+		t.Fatalf("%d and %d bytes", len(sent), len(got))
+	}
+	d.Upload(x, sent)
+	d.Download(got, x)
+	device.Values[float32](sent)[999] = 5 // what an upload has not taken yet
+	if err := d.Record().Wait(); err != nil || device.Values[float32](got)[999] != 5 {
+		t.Errorf("found %v, %v, want 5", device.Values[float32](got)[999], err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Two devices on one processor share its kernels and its memory, and each has a queue of its own.
 func TestDevicesShareAProcessor(t *testing.T) {
 	library := cudatest.Library(t)
