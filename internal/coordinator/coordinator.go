@@ -45,13 +45,16 @@ type Node struct {
 	Agent agent.Agent
 }
 
-// usable are the GPUs that jobs may be given.
-func (n *Node) usable() []gpu.GPU {
+// gpus are the node's, the sick ones too.
+func (n *Node) gpus() []gpu.GPU {
 	if n.GPUs == nil {
 		return nil
 	}
-	return gpu.Usable(n.GPUs())
+	return n.GPUs()
 }
+
+// usable are the GPUs that jobs may be given.
+func (n *Node) usable() []gpu.GPU { return gpu.Usable(n.gpus()) }
 
 // Config configures a Coordinator. All but OnStop and Spare is required.
 type Config struct {

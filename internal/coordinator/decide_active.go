@@ -19,6 +19,9 @@ func decideActive(w snapshot, j *observed) decision {
 	if gone := j.gone(); gone != nil {
 		return dismiss(w, j, fmt.Sprintf("the worker%s is gone: %s", j.of(gone), gone.cause))
 	}
+	if j.sick != "" && j.phase() != finished { // what is not committed may be wrong
+		return decision{choice: killWorkers, reason: j.sick}
+	}
 	for _, at := range j.workers {
 		if at.silent > w.limits.ResponseTimeout && at.polls >= leastPolls {
 			return decision{choice: killWorkers, reason: fmt.Sprintf("the worker%s has not answered for %v, %d times in a row",

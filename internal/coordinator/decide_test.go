@@ -57,6 +57,10 @@ func editNode(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 			w.cores = int(number(t, a))
 		case "memory":
 			w.memory = int64(number(t, a))
+		case "gpus":
+			w.gpus = int(number(t, a))
+		case "free-gpus":
+			w.freeGPUs = int(number(t, a))
 		case "stopping":
 			w.stopping = true
 		case "reserved":
@@ -136,6 +140,12 @@ func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 		j.forget(j.Pending)
 		delete(j.refused, j.Pending)
 		j.stopAt = 0
+	case "gpus":
+		j.gpus = int(number(t, a))
+	case "kept":
+		j.kept = int(number(t, a))
+	case "sick":
+		j.sick = text(a)
 	case "remove":
 		j.remove = text(a)
 	case "exported":

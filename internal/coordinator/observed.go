@@ -20,11 +20,12 @@ type observed struct {
 	*cluster.Job
 
 	spec     *spec.Spec
-	cores    int   // that it computes on, on all nodes together, or is tuned on
-	gpus     int   // that it takes
-	kept     int   // of those that it has, the ones that are not sick
-	memory   int64 // bytes of the host that it is promised once it is placed; 0 while it is open
-	exported bool  // an export reads its shards
+	cores    int    // that it computes on, on all nodes together, or is tuned on
+	gpus     int    // that it takes
+	kept     int    // of those that it has, the ones that are not sick
+	sick     string // why one of those that it has must not be used; "": none is sick
+	memory   int64  // bytes of the host that it is promised once it is placed; 0 while it is open
+	exported bool   // an export reads its shards
 
 	generation // the current or the last one
 

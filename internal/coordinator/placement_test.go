@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -67,5 +68,20 @@ func TestStagesArePlacedWhereCoresAreFree(t *testing.T) {
 		if text := strings.Join(got, ", "); text != c.want {
 			t.Errorf("of %v: %s, want %s", c.free, text, c.want)
 		}
+	}
+}
+
+func TestAJobOnASickGPUIsKnown(t *testing.T) {
+	well, ill := gpu.GPU{UUID: "GPU-a", Health: gpu.Health{Level: gpu.Degraded}}, gpu.GPU{
+		Index: 1, UUID: "GPU-b", Name: "A100", Health: gpu.Health{Level: gpu.Sick, Reasons: []gpu.Reason{{Code: "xid_79", Text: "XID 79"}}},
+	}
+	c := &Coordinator{config: Config{Nodes: []Node{{Name: "a", GPUs: func() []gpu.GPU { return []gpu.GPU{well, ill} }}, {Name: "b"}}}}
+	for uuid, want := range map[string]string{"GPU-a": "", "GPU-b": "GPU 1 (A100, GPU-b) is sick: XID 79", "": ""} {
+		if got := c.sick(placement{{Node: "a", GPU: uuid}, {Node: "b", GPU: "GPU-b"}}); got != want {
+			t.Errorf("a job on %q is %q, want %q", uuid, got, want)
+		}
+	}
+	if all := c.all()["a"].gpus; len(all) != 1 || all[0] != "GPU-a" {
+		t.Errorf("jobs may get %v", all)
 	}
 }

@@ -2,9 +2,12 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -70,8 +73,9 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			o.tuning.silent += passed
 		}
 		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes(), c.pins.holds(j)
-		o.gpus, o.kept = admitted.GPUs(), 0
+		o.gpus, o.kept, o.sick = admitted.GPUs(), 0, ""
 		if placed(j) {
+			o.sick = c.sick(placementOf(j))
 			for _, own := range with(nil, all, placementOf(j)) {
 				o.kept += len(own.gpus)
 			}
@@ -80,6 +84,18 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	}
 	s.freeGPUs = len(c.free(s)[c.here.Name].gpus)
 	return s
+}
+
+// sick says why one of the GPUs of a placement must not be used any more; "" where none is sick.
+func (c *Coordinator) sick(p placement) string {
+	for _, n := range c.config.Nodes {
+		for _, g := range n.gpus() {
+			if g.Health.Level == gpu.Sick && slices.Contains(p.gpus(n.Name), g.UUID) {
+				return fmt.Sprintf("%s is %s", g, g.Health)
+			}
+		}
+	}
+	return ""
 }
 
 // forget drops what was observed of jobs that were removed.
