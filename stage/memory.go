@@ -55,12 +55,10 @@ func (p *passes) ops() (all []device.Op) {
 
 // prepare has the device make what it takes beside operands, before a pass needs it.
 func (c *Computed) prepare() error {
-	planner, ok := device.PlannerOf(c.dev)
-	if !ok {
-		return nil
-	}
-	if err := planner.Prepare(c.passes.ops()); err != nil {
-		return fmt.Errorf("%s: %w", c.config.what(), err)
+	for _, planner := range device.PlannersOf(c.dev) {
+		if err := planner.Prepare(c.passes.ops()); err != nil {
+			return fmt.Errorf("%s: %w", c.config.what(), err)
+		}
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ type Bytes struct {
 	Padding int64
 	// Scratch is what the operations take in the host's memory beside their operands, once for the pipelines that share the device.
 	Scratch int64
-	// Workspace is what a device.Planner takes of its memory beside their operands, once for the pipelines that share it.
+	// Workspace is what a device.Planner takes of its memory beside their operands, once for the pipelines that share the device.
 	Workspace int64
 }
 
@@ -44,8 +44,11 @@ func (c Config) Bytes() (Bytes, error) {
 		b.FrozenFlat += int64(n * device.F32.Bytes())
 		return device.NewSymbol(t, n), nil
 	}, device.F32, device.BF16)
-	if planner, ok := device.PlannerOf(c.Device); ok {
-		b.Workspace = int64(planner.Workspace(s.passes.ops()))
+	planners := device.PlannersOf(c.Device)
+	for _, planner := range planners {
+		b.Workspace += int64(planner.Workspace(s.passes.ops()))
+	}
+	if len(planners) > 0 {
 		return b, err
 	}
 	var scratch device.Scratch

@@ -8,8 +8,19 @@ type Planner interface {
 	Prepare(ops []Op) error
 }
 
-// PlannerOf is the planner that a device is, or that it is a wrapper around.
-func PlannerOf(d Device) (Planner, bool) {
-	p, ok := innermost(d).(Planner)
-	return p, ok
+// PlannersOf are the planners that a device is, or that it is a wrapper around: one for each of its queues. None: operations take nothing of it.
+func PlannersOf(d Device) (found []Planner) {
+	all := []Device{d}
+	if q := QueuesOf(d); q != nil {
+		all = nil
+		for _, one := range q.all {
+			all = append(all, one)
+		}
+	}
+	for _, one := range all {
+		if p, ok := innermost(one).(Planner); ok {
+			found = append(found, p)
+		}
+	}
+	return found
 }

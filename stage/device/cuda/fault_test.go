@@ -160,12 +160,12 @@ func TestHeadsThatFitNoTileAreNotHad(t *testing.T) {
 	}
 }
 
-// What a stage takes of a device's memory is what its price says: nothing more while it trains.
+// What a stage takes of a device's memory is what its price says, with what each queue has beside operands, and nothing more while it trains.
 func TestAStageTakesItsPrice(t *testing.T) {
 	library := cudatest.Library(t)
 	for _, kind := range []string{"gpt2", "llama"} {
 		for _, compute := range []device.Type{device.F32, device.BF16} {
-			d := open(t, library)
+			d := device.NewQueues([]device.Queue{open(t, library), open(t, library)})
 			before := library.Held()
 			p := pipeline(t, d, kind, nil, stagetest.PipelineConfig{Compute: compute})
 			price, err := stage.Config{
