@@ -64,19 +64,20 @@ func fieldAt(t reflect.Type, offset uintptr) string {
 }
 
 // need panics unless each operand holds exactly n elements of type t.
-func (c checks) need(t Type, n int, operands ...*Mem) {
-	for _, m := range operands {
-		if m.n != n || m.typ != t || m.base == nil {
-			c.bad(m, t, n, "")
-		}
-	}
-}
+func (c checks) need(t Type, n int, operands ...*Mem) { c.hold(t, n, n, "", operands) }
 
 // atLeast is need for operands that may be longer than what the operation touches.
 func (c checks) atLeast(t Type, n int, operands ...*Mem) {
+	c.hold(t, n, math.MaxInt, "at least ", operands)
+}
+
+func (c checks) hold(t Type, least, most int, bound string, operands []*Mem) {
 	for _, m := range operands {
-		if m.n < n || m.typ != t || m.base == nil {
-			c.bad(m, t, n, "at least ")
+		if m.base == nil {
+			c.fail("%s is absent, expected %s%d %v", c.name(m), bound, least, t)
+		}
+		if m.n < least || m.n > most || m.typ != t {
+			c.fail("%s has %d %v, expected %s%d %v", c.name(m), m.n, m.typ, bound, least, t)
 		}
 	}
 }
@@ -116,13 +117,6 @@ func (c checks) positive(numbers ...*int) {
 			c.fail("%s is %d, expected at least 1", c.field(unsafe.Pointer(n)), *n)
 		}
 	}
-}
-
-func (c checks) bad(m *Mem, t Type, n int, bound string) {
-	if m.base == nil {
-		c.fail("%s is absent, expected %s%d %v", c.name(m), bound, n, t)
-	}
-	c.fail("%s has %d %v, expected %s%d %v", c.name(m), m.n, m.typ, bound, n, t)
 }
 
 // CheckIDs panics where an id or a target of op lies outside of its table: it would read or write beyond it. Devices whose memory is the

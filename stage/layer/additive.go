@@ -60,6 +60,13 @@ func sample(x device.Mem, s Size, n int) device.Mem {
 	return x.Slice(n*length, length)
 }
 
+// each writes a product of its own for each sample.
+func each(b *Builder, c, x, y device.Mem, m device.Product) {
+	for n := range b.B {
+		b.Do(&device.MatMul{C: sample(c, b.Size, n), A: sample(x, b.Size, n), B: sample(y, b.Size, n), Product: m})
+	}
+}
+
 // score is the attention's score with what it is made of: the projections (R,N), its vector (N) and the probabilities (R,T).
 type score struct {
 	Tensors
@@ -73,12 +80,7 @@ func (l *AttendingLSTM) Emit(b *Builder, t Tensors, in []device.Mem) (out []devi
 	y, backLSTM := l.LSTM.emit(b, t, b.drop(in[2], l.Path, l.Dropout, l.LSTM.In), device.Mem{})
 	a := l.attend(b, t, y, encoder, in[1])
 	context, probabilities, values := b.Floats(l.Keys), b.narrow(a.probabilities), b.narrow(encoder)
-	for n := range b.B {
-		b.Do(&device.MatMul{
-			C: sample(context, b.Size, n), A: sample(probabilities, b.Size, n), B: sample(values, b.Size, n),
-			Product: device.Product{M: b.T, N: l.Keys, K: b.T},
-		})
-	}
+	each(b, context, probabilities, values, device.Product{M: b.T, N: l.Keys, K: b.T})
 	return []device.Mem{y, context}, func(dout []device.Mem) []device.Mem {
 		dy, dencoder := l.attendBackward(b, a, y, encoder, dout)
 		return []device.Mem{dencoder, {}, b.drop(backLSTM(dy), l.Path, l.Dropout, l.LSTM.In)}
@@ -105,15 +107,8 @@ func (l *AttendingLSTM) attendBackward(b *Builder, a score, y, encoder device.Me
 	s := b.Size
 	dencoder, dscores := b.Like(encoder), b.Like(a.probabilities)
 	probabilities, values, dcontexts := b.narrow(a.probabilities), b.narrow(encoder), b.narrow(dout[1])
-	for n := range s.B {
-		dcontext := sample(dcontexts, s, n)
-		b.Do(&device.MatMul{
-			C: sample(dscores, s, n), A: dcontext, B: sample(values, s, n), Product: device.Product{M: s.T, N: s.T, K: l.Keys, TransB: true},
-		})
-		b.Do(&device.MatMul{
-			C: sample(dencoder, s, n), A: sample(probabilities, s, n), B: dcontext, Product: device.Product{M: s.T, N: l.Keys, K: s.T, TransA: true},
-		})
-	}
+	each(b, dscores, dcontexts, values, device.Product{M: s.T, N: s.T, K: l.Keys, TransB: true})
+	each(b, dencoder, probabilities, dcontexts, device.Product{M: s.T, N: l.Keys, K: s.T, TransA: true})
 	dquery, dkey, dv := b.Like(a.query), b.Like(a.key), b.Like(a.v)
 	b.Do(&device.AdditiveAttentionBackward{
 		DQ: dquery, DK: dkey, DV: dv, DProbabilities: dscores, Probabilities: a.probabilities, Q: a.query, K: a.key, V: a.v, Additive: a.shape,

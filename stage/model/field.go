@@ -279,20 +279,17 @@ func single(value any) any {
 
 // asNumber accepts what JSON and YAML decoders give.
 func asNumber(value any) (float64, bool) {
-	switch v := value.(type) {
-	case int:
-		return float64(v), true
-	case int64:
-		return float64(v), true
-	case uint64:
-		return float64(v), true
-	case float32:
-		return float64(v), true
-	case float64:
-		return v, true
-	case interface{ Float64() (float64, error) }: // json.Number
-		f, err := v.Float64()
+	if number, ok := value.(interface{ Float64() (float64, error) }); ok { // json.Number
+		f, err := number.Float64()
 		return f, err == nil
+	}
+	switch v := reflect.ValueOf(value); {
+	case v.CanInt():
+		return float64(v.Int()), true
+	case v.CanUint():
+		return float64(v.Uint()), true
+	case v.CanFloat():
+		return v.Float(), true
 	}
 	return 0, false
 }

@@ -97,17 +97,22 @@ INLINE vec before_relu(const float *x, const float *skip, const struct constants
     return skip ? z + get(skip + at, part) : z;
 }
 
-INLINE void normalize_columns(float *y, const float *x, const float *skip, struct channels n, size_t rows, size_t c, int relu) {
+// CASES makes a loop for each case: a skip or none, a ReLU or none.
+#define CASES(columns, ...)                                                                          \
+    do {                                                                                             \
+        if (skip)                                                                                    \
+            relu ? columns(__VA_ARGS__, skip, 1) : columns(__VA_ARGS__, skip, 0);                    \
+        else                                                                                         \
+            relu ? columns(__VA_ARGS__, NULL, 1) : columns(__VA_ARGS__, NULL, 0);                    \
+    } while (0)
+
+INLINE void normalize_columns(float *y, const float *x, struct channels n, size_t rows, size_t c, const float *skip, int relu) {
     LANES(c, const struct constants k = constants_at(n, i, part);
           DOWN(rows, vec z = before_relu(x, skip, &k, at, part); put(y + at, relu ? positive(z) : z, part);););
 }
 
-// The constants make a loop for each case.
 static void normalize(float *y, const float *x, const float *skip, struct channels n, size_t rows, size_t c, int relu) {
-    if (skip)
-        relu ? normalize_columns(y, x, skip, n, rows, c, 1) : normalize_columns(y, x, skip, n, rows, c, 0);
-    else
-        relu ? normalize_columns(y, x, NULL, n, rows, c, 1) : normalize_columns(y, x, NULL, n, rows, c, 0);
+    CASES(normalize_columns, y, x, n, rows, c);
 }
 
 INLINE vec masked_at(const float *dy, const float *x, const float *skip, const struct constants *k, size_t at, size_t part,
@@ -116,8 +121,8 @@ INLINE vec masked_at(const float *dy, const float *x, const float *skip, const s
     return relu ? where_positive(before_relu(x, skip, k, at, part), d) : d;
 }
 
-INLINE void masked_columns(float *first, float *second, float *dz, const float *dy, const float *x, const float *skip,
-                           struct channels n, size_t rows, size_t c, int relu) {
+INLINE void masked_columns(float *first, float *second, float *dz, const float *dy, const float *x, struct channels n, size_t rows, size_t c,
+                           const float *skip, int relu) {
     LANES(c, vec sums[4] = {{0}}; vec products[4] = {{0}}; const struct constants k = constants_at(n, i, part);
           DOWN(rows, vec d = masked_at(dy, x, skip, &k, at, part, relu); if (dz) put(dz + at, d, part); sums[j] += d;
                products[j] = fused(d, get(x + at, part) - k.mean, products[j]););
@@ -127,15 +132,11 @@ INLINE void masked_columns(float *first, float *second, float *dz, const float *
 // masked sums the gradient before the ReLU, dz, and dz (x - mean) over the rows. dz may be NULL.
 static void masked(float *first, float *second, float *dz, const float *dy, const float *x, const float *skip,
                    struct channels n, size_t rows, size_t c, int relu) {
-    if (skip)
-        masked_columns(first, second, dz, dy, x, skip, n, rows, c, relu);
-    else
-        relu ? masked_columns(first, second, dz, dy, x, NULL, n, rows, c, 1)
-             : masked_columns(first, second, dz, dy, x, NULL, n, rows, c, 0);
+    CASES(masked_columns, first, second, dz, dy, x, n, rows, c);
 }
 
-INLINE void spread_columns(float *dx, const float *dy, const float *x, const float *skip, struct channels n, size_t rows,
-                           size_t c, int relu) {
+INLINE void spread_columns(float *dx, const float *dy, const float *x, struct channels n, size_t rows, size_t c, const float *skip,
+                           int relu) {
     LANES(c, struct constants k = constants_at(n, i, part); k.offset = get(n.offset + i, part);
           k.slope = get(n.slope + i, part);
           DOWN(rows, vec d = masked_at(dy, x, skip, &k, at, part, relu);
@@ -145,10 +146,7 @@ INLINE void spread_columns(float *dx, const float *dy, const float *x, const flo
 
 static void spread_rows(float *dx, const float *dy, const float *x, const float *skip, struct channels n, size_t rows, size_t c,
                    int relu) {
-    if (skip)
-        spread_columns(dx, dy, x, skip, n, rows, c, relu);
-    else
-        relu ? spread_columns(dx, dy, x, NULL, n, rows, c, 1) : spread_columns(dx, dy, x, NULL, n, rows, c, 0);
+    CASES(spread_columns, dx, dy, x, n, rows, c);
 }
 
 // beats says in which lanes v is larger than best, or the first NaN.
