@@ -18,6 +18,9 @@ void stop(const char *why);
 // is_shared reports whether bytes lie in shared memory.
 bool is_shared(const void *at, size_t bytes);
 
+// copies_are_early reports whether this launch copies to shared memory as early as it may, not as late: two launches do, then two do not.
+bool copies_are_early();
+
 // The number of the thread in its block, and of the block of all that ever ran.
 unsigned thread_number();
 uint64_t block_number();

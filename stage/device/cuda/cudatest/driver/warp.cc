@@ -79,6 +79,11 @@ struct Copy {
 	bool present;
 };
 
+void make(const Copy &c) {
+	if (c.present) memcpy(c.to, c.from, c.bytes);
+	else memset(c.to, 0, c.bytes);
+}
+
 // The groups of copies of each thread, the last not ended; of which launch's block.
 struct Copies {
 	uint64_t block = 0;
@@ -96,7 +101,9 @@ std::deque<std::vector<Copy>> &groups() {
 
 void copy(void *to, const void *from, size_t bytes, bool present) {
 	if ((uintptr_t)to % bytes != 0 || (uintptr_t)from % bytes != 0 || !is_shared(to, bytes)) stop("cp.async to an address that it does not take");
-	groups().back().push_back({to, from, bytes, present});
+	Copy made = {to, from, bytes, present};
+	if (copies_are_early()) make(made);
+	else groups().back().push_back(made);
 }
 
 } // namespace
@@ -116,10 +123,7 @@ void copies_begun() { groups().emplace_back(); }
 void copies_ended(unsigned pending) {
 	auto &all = groups();
 	while (all.size() > pending + 1) {
-		for (const Copy &c : all.front()) {
-			if (c.present) memcpy(c.to, c.from, c.bytes);
-			else memset(c.to, 0, c.bytes);
-		}
+		for (const Copy &c : all.front()) make(c);
 		all.pop_front();
 	}
 }
