@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,7 @@ func (d *directories) Set(text string) bool {
 // graphicsFlags gives a verb flags that say where the libraries of GPUs are. The daemon passes its configuration on so: its processes do
 // not read the file.
 func graphicsFlags(cmd *cobra.Command, c *cuda.Config) *cobra.Command {
+	c.Launches = cuda.Launches(os.Getenv("AVGPIPED_CUDA_LAUNCHES")) // of the daemon, whose environment its processes have
 	cmd.Flags().StringVar(&c.Library, "cuda-driver", "", "library of the CUDA driver; without one, the loader finds it")
 	cmd.Flags().StringSliceVar(&c.Libraries, "cuda-libraries", nil, "directories with cuBLAS and cuDNN, before those where the loader looks")
 	return cmd
