@@ -49,7 +49,7 @@ func OutputBytes(l layer.Layer, j *job.Job, size layer.Size) int {
 const workspace = 1 << 20
 
 // What a worker takes for GPUs beside its stages: of the memory of each its CUDA context, with kernels and the work space of libraries; and of the host's
-// the driver with its libraries, once, and for each device page-locked memory that copies pass through. Figures of the driver's documentation and of
+// the driver with its libraries, once, and for each queue of a device page-locked memory that copies pass through. Figures of the driver's documentation and of
 // other programs: no worker of ours has been measured.
 const (
 	ContextBytes = 512 << 20
@@ -81,15 +81,18 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if err != nil {
 		return tuner.Memory{}, fmt.Errorf("memory of averaging: %w", err)
 	}
-	n := int64(spec.Pipelines)
+	n, queues := int64(spec.Pipelines), int64(1)
+	if z.job.Devices.Kind == job.KindGPU {
+		queues = int64(device.QueuesFor(spec.Pipelines))
+	}
 	vectors := int64(method.Needs().Vectors(spec.Pipelines)) + 1 // and the evaluator's copy
 	m := tuner.Memory{
-		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n*(b.Activations+b.Boundaries) + b.Workspace,
+		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n*(b.Activations+b.Boundaries) + queues*b.Workspace,
 		Center: vectors * b.Vector, Boundaries: n * z.messages(shape, spec),
 		Host: workspace + max(z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
 	}
 	if z.job.Devices.Kind == job.KindGPU {
-		if m.Host += stagingBytes; spec.From == 0 {
+		if m.Host += queues * stagingBytes; spec.From == 0 {
 			m.Host += driverBytes
 		}
 	}

@@ -336,6 +336,7 @@ func (h *host) openDevices(context.Context) error {
 // onGPU is how the GPU of a stage is opened.
 func (h *host) onGPU(stage int) cuda.Config {
 	c := h.graphics
+	c.Queues = device.QueuesFor(int(h.assignment.Spec.Job.Pipelines))
 	for _, at := range h.assignment.Stages {
 		if at.Node == h.assignment.Node && at.GPU != "" && !slices.Contains(c.Visible, at.GPU) {
 			c.Visible = append(c.Visible, at.GPU)
@@ -365,6 +366,9 @@ func (h *host) deviceOf(row int) *hostedDevice {
 	}
 	return nil
 }
+
+// queues are those of the device of a row of the plan; nil where it has one.
+func (h *host) queues(row int) *device.Queues { return device.QueuesOf(h.deviceOf(row).Device) }
 
 // attach binds the calling thread to the device of a row of the plan.
 func (h *host) attach(row int) error {

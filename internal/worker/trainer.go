@@ -82,6 +82,7 @@ func (h *host) groupConfig(ctx context.Context) (pipeline.Config, error) {
 		LearningRate: func(step uint64) float32 { return float32(rate.At(step)) },
 		Evaluation:   &pipeline.EvaluationConfig{MicroBatches: h.held().Micros()},
 		Attach:       h.attach,
+		Queues:       h.queues,
 		Network:      h.network,
 	}
 	for i := range h.stages {

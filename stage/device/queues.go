@@ -30,6 +30,14 @@ func NewQueues(all []Queue) *Queues {
 	return &Queues{all: all, followed: make([]bool, len(all)), owner: map[unsafe.Pointer]int{}}
 }
 
+// QueuesFor is how many queues serve so many pipelines: one each, behind queue 0. A pipeline that is alone needs no other.
+func QueuesFor(pipelines int) int {
+	if pipelines == 1 {
+		return 1
+	}
+	return pipelines + 1
+}
+
 // Use turns to a queue.
 func (q *Queues) Use(queue int) {
 	switch {

@@ -9,6 +9,8 @@ type Config struct {
 	// Visible are the UUIDs of the processors that this process may use, which Ordinal then counts. Empty: CUDA_VISIBLE_DEVICES says, or all. The
 	// first device that is opened decides.
 	Visible []string
+	// Queues is how many streams the device has, which work beside each other (device.Queues). Default 1. Open makes one; package pick joins them.
+	Queues int
 	// Library is the driver's library. Default libcuda.so.1, which the loader finds.
 	Library string
 	// Libraries are directories with cuBLAS and cuDNN, before those where the loader looks. Without cuBLAS our own kernels multiply, which are

@@ -3,6 +3,9 @@
 package pick
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
@@ -11,11 +14,19 @@ import (
 var graphics = []choice{{"gpu", openGPU, unopened{new(cuda.Device)}}}
 
 func openGPU(c Config) (device.Device, string, error) {
-	dev, err := cuda.Open(c.Graphics)
-	if err != nil {
-		return nil, "", err
+	var all []device.Queue
+	for range max(c.Graphics.Queues, 1) {
+		dev, err := cuda.Open(c.Graphics)
+		if err != nil {
+			return nil, "", errors.Join(err, device.NewQueues(all).Close())
+		}
+		all = append(all, dev)
 	}
-	return dev, dev.Name() + ": a GPU of this node", nil
+	name := all[0].Name()
+	if len(all) == 1 {
+		return all[0], name + ": a GPU of this node", nil
+	}
+	return device.NewQueues(all), fmt.Sprintf("%s: a GPU of this node, with %d queues", name, len(all)), nil
 }
 
 // unopened is a device on no processor, which knows what it would have.
