@@ -12,7 +12,7 @@ type meter struct {
 	now, most atomic.Int64 // bytes
 }
 
-// Unwrap is the device itself: see device.EmulatorOf.
+// Unwrap is the device itself: see device.Of.
 func (m *meter) Unwrap() device.Device { return m.Device }
 
 // Alloc implements device.Device.

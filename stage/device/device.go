@@ -125,41 +125,6 @@ func view[E any](m Mem, t Type) []E {
 	return unsafe.Slice((*E)(m.Pointer()), m.n)
 }
 
-// Threaded is implemented by devices that care which OS thread calls them. The executor calls Attach once, from the
-// goroutine that it has locked to its OS thread, before the first operation; the device may bind that thread to processors
-// (threads that it starts later inherit the binding). The executor must then end without unlocking the goroutine, so that
-// the bound thread ends with it. Operations give the same results without Attach.
-type Threaded interface {
-	Attach() error
-}
-
-// Sharer is implemented by devices that may share memory with others: queues of one graphics processor.
-type Sharer interface {
-	// Shares reports whether operations of this device may use memory of the other, and the other way round.
-	Shares(with Device) bool
-}
-
-// Share reports whether operations of either device may use memory of the other, once an event after what wrote it has passed.
-func Share(a, b Device) bool {
-	a, b = innermost(a), innermost(b)
-	s, ok := a.(Sharer)
-	return a == b || ok && s.Shares(b)
-}
-
-// HostAllocator is implemented by devices that copy from and to host memory of theirs without the host's help: page-locked memory.
-type HostAllocator interface {
-	// AllocHost returns n bytes, aligned to 64; nil where no more can be had. Any goroutine may call it. Close frees them.
-	AllocHost(n int) []byte
-}
-
-// HostAllocatorOf is the allocator of host memory that a device has, or that one has which it is a wrapper around; nil: it has no use for one.
-func HostAllocatorOf(d Device) func(n int) []byte {
-	if a, ok := innermost(d).(HostAllocator); ok {
-		return a.AllocHost
-	}
-	return nil
-}
-
 // Event is a moment in the queue of a device: all that was handed to the device before it has ended. A nil Event is one that has passed.
 type Event interface {
 	// Wait returns when the event has passed, with the first failure of the device since its last Synchronize, which keeps it. Any

@@ -17,6 +17,7 @@ type Queue interface {
 // Use names the queue of the calls that follow. Queue 0 comes before and after all others: what it is given runs when all that was
 // given to the others has ended, and what they are given afterwards runs when that has.
 type Queues struct {
+	Device   // the queue in use
 	all      []Queue
 	current  int
 	followed []bool                 // by queue: it has been told to wait for all that queue 0 was given
@@ -25,9 +26,9 @@ type Queues struct {
 
 var _ Device = (*Queues)(nil)
 
-// NewQueues joins queues that share memory. It closes them with itself.
+// NewQueues joins queues, at least one, that share memory. It closes them with itself.
 func NewQueues(all []Queue) *Queues {
-	return &Queues{all: all, followed: make([]bool, len(all)), owner: map[unsafe.Pointer]int{}}
+	return &Queues{Device: all[0], all: all, followed: make([]bool, len(all)), owner: map[unsafe.Pointer]int{}}
 }
 
 // QueuesFor is how many queues serve so many pipelines: one each, behind queue 0. A pipeline that is alone needs no other.
@@ -52,30 +53,18 @@ func (q *Queues) Use(queue int) {
 		q.all[queue].Follow(q.all[0].Record())
 		q.followed[queue] = true
 	}
-	q.current = queue
+	q.current, q.Device = queue, q.all[queue]
 }
 
 // Count is how many queues there are.
 func (q *Queues) Count() int { return len(q.all) }
 
 // Unwrap is the queue in use.
-func (q *Queues) Unwrap() Device { return q.all[q.current] }
-
-// Do implements Device.
-func (q *Queues) Do(op Op) { q.all[q.current].Do(op) }
-
-// Has implements Device.
-func (q *Queues) Has(op Op) bool { return q.all[0].Has(op) }
-
-// Name implements Device.
-func (q *Queues) Name() string { return q.all[0].Name() }
-
-// Host implements Device.
-func (q *Queues) Host() bool { return q.all[0].Host() }
+func (q *Queues) Unwrap() Device { return q.Device }
 
 // Alloc implements Device.
 func (q *Queues) Alloc(t Type, n int) (Mem, error) {
-	m, err := q.all[q.current].Alloc(t, n)
+	m, err := q.Device.Alloc(t, n)
 	if err == nil {
 		q.owner[m.Pointer()] = q.current
 	}
@@ -94,19 +83,10 @@ func (q *Queues) Free(m Mem) {
 	delete(q.owner, m.Pointer())
 }
 
-// Upload implements Device.
-func (q *Queues) Upload(dst Mem, src []byte) { q.all[q.current].Upload(dst, src) }
-
-// Download implements Device.
-func (q *Queues) Download(dst []byte, src Mem) { q.all[q.current].Download(dst, src) }
-
-// Record implements Device.
-func (q *Queues) Record() Event { return q.all[q.current].Record() }
-
 // Synchronize implements Device: for the queue in use, and all others when that is queue 0.
 func (q *Queues) Synchronize() error {
 	if q.current > 0 {
-		return q.all[q.current].Synchronize()
+		return q.Device.Synchronize()
 	}
 	return q.each(Queue.Synchronize)
 }
@@ -123,14 +103,6 @@ func (q *Queues) each(f func(Queue) error) (err error) {
 
 // QueuesOf are the queues that a device is, or that it is a wrapper around; nil: it has one.
 func QueuesOf(d Device) *Queues {
-	for {
-		if q, ok := d.(*Queues); ok {
-			return q
-		}
-		w, ok := d.(interface{ Unwrap() Device })
-		if !ok {
-			return nil
-		}
-		d = w.Unwrap()
-	}
+	q, _ := Of[*Queues](d)
+	return q
 }

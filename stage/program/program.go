@@ -96,7 +96,7 @@ func (p *Program) FinalAfter(external int) (operation int) {
 
 // Run runs the operations on a device.
 func (p *Program) Run(d device.Device, m *Memory, a device.Args) {
-	replayer, ok := device.ReplayerOf(d)
+	replayer, ok := device.Of[device.Replayer](d)
 	if !ok || a.Past != 0 { // each position is another run
 		p.RunTelling(d, m, a, func(int) {})
 		return

@@ -18,7 +18,10 @@ func openGPU(c Config) (device.Device, string, error) {
 	for range max(c.Graphics.Queues, 1) {
 		dev, err := cuda.Open(c.Graphics)
 		if err != nil {
-			return nil, "", errors.Join(err, device.NewQueues(all).Close())
+			for _, one := range all {
+				err = errors.Join(err, one.Close())
+			}
+			return nil, "", err
 		}
 		all = append(all, dev)
 	}
