@@ -3,6 +3,7 @@ package stage
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Range is a run of consecutive layers of a model: From, From+1, ..., To-1.
@@ -33,57 +34,38 @@ func Split(costs []float64, k int) ([]Range, error) {
 		prefix[i+1] = prefix[i] + c
 	}
 	run := func(from, to int) float64 { return prefix[to] - prefix[from] }
-	worst := best(n, k, run, math.Max).total()
-	squares := best(n, k, func(from, to int) float64 {
+	worst, _ := best(n, k, run, math.Max)
+	_, ranges := best(n, k, func(from, to int) float64 {
 		c := run(from, to)
 		if c > worst {
 			return math.Inf(1)
 		}
 		return c * c
 	}, func(a, b float64) float64 { return a + b })
-	return squares.ranges(), nil
+	return ranges, nil
 }
 
-// splits holds, for each number of runs s and of leading layers j, the best value and the start of the last run.
-type splits struct {
-	value [][]float64
-	start [][]int
-}
-
-// best minimises join over the values of k runs of n layers: D[s][j] = min_i join(D[s-1][i], value(i, j)).
-func best(n, k int, value func(from, to int) float64, join func(a, b float64) float64) splits {
-	t := splits{value: make([][]float64, k+1), start: make([][]int, k+1)}
-	for s := 0; s <= k; s++ {
-		t.value[s], t.start[s] = make([]float64, n+1), make([]int, n+1)
-		for j := range t.value[s] {
-			t.value[s][j] = math.Inf(1)
-		}
+// best minimises join over the values of k runs of n layers, D[s][j] = min_i join(D[s-1][i], value(i, j)), and returns D[k][n] with the runs.
+func best(n, k int, value func(from, to int) float64, join func(a, b float64) float64) (least float64, runs []Range) {
+	values, starts := make([][]float64, k+1), make([][]int, k+1) // starts has that of the last run
+	for s := range values {
+		values[s], starts[s] = slices.Repeat([]float64{math.Inf(1)}, n+1), make([]int, n+1)
 	}
-	t.value[0][0] = 0
+	values[0][0] = 0
 	for s := 1; s <= k; s++ {
 		for j := s; j <= n; j++ {
 			for i := s - 1; i < j; i++ {
-				v := join(t.value[s-1][i], value(i, j))
-				if v <= t.value[s][j] { // of equals the latest cut: early stages get more layers
-					t.value[s][j], t.start[s][j] = v, i
+				v := join(values[s-1][i], value(i, j))
+				if v <= values[s][j] { // of equals the latest cut: early stages get more layers
+					values[s][j], starts[s][j] = v, i
 				}
 			}
 		}
 	}
-	return t
-}
-
-func (t splits) total() float64 {
-	k := len(t.value) - 1
-	return t.value[k][len(t.value[k])-1]
-}
-
-func (t splits) ranges() []Range {
-	k := len(t.value) - 1
-	out := make([]Range, k)
-	for s, to := k, len(t.value[k])-1; s > 0; s-- {
-		out[s-1] = Range{From: t.start[s][to], To: to}
-		to = t.start[s][to]
+	runs = make([]Range, k)
+	for s, to := k, n; s > 0; s-- {
+		runs[s-1] = Range{From: starts[s][to], To: to}
+		to = runs[s-1].From
 	}
-	return out
+	return values[k][n], runs
 }
