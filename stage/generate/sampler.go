@@ -22,24 +22,25 @@ func newSampler(c Config) *sampler {
 	return &sampler{temperature: c.Temperature, topK: c.TopK, topP: c.TopP, rng: rand.New(rand.NewPCG(c.Seed, 0x67656e6572617465))}
 }
 
-func notFinite(id int, logit float32) error {
-	return fmt.Errorf("the logit of id %d is %v: the weights are not those of a model trained with finite losses", id, logit)
+// likeliest is the id of the largest logit, the first of several. All must be finite.
+func likeliest(logits []float32) (best int, err error) {
+	for id, l := range logits {
+		if x := float64(l); math.IsNaN(x) || math.IsInf(x, 0) {
+			return 0, fmt.Errorf("the logit of id %d is %v: the weights are not those of a model trained with finite losses", id, l)
+		}
+		if l > logits[best] {
+			best = id
+		}
+	}
+	return best, nil
 }
 
 // token draws from softmax(logits / temperature), restricted to the topK likeliest tokens, and of those to the fewest whose probabilities sum up
 // to topP (Holtzman et al. 2020, section 3.1). Equal logits count in the order of their ids.
 func (s *sampler) token(logits []float32) (int32, error) {
-	best := 0
-	for i, l := range logits {
-		if x := float64(l); math.IsNaN(x) || math.IsInf(x, 0) {
-			return 0, notFinite(i, l)
-		}
-		if l > logits[best] {
-			best = i
-		}
-	}
-	if s.temperature == 0 {
-		return int32(best), nil
+	best, err := likeliest(logits)
+	if err != nil || s.temperature == 0 {
+		return int32(best), err
 	}
 	at := s.rng.Float64() * s.restrict(logits, float64(logits[best]))
 	for i, w := range s.weights {

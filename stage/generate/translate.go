@@ -107,41 +107,33 @@ func (c Translation) Run(ctx context.Context, sources [][]int32, emit func(targe
 // translator is a translation's model with its boundaries. Rows are samples of the model: Beam of them for each source.
 type translator struct {
 	Translation
-	stage              *stage.Computed
-	rows               int
-	input, output      []byte
-	ids, mask, decoder []byte    // (rows,Sequence) int32 each: parts of input
-	logits             []float32 // one row of output
+	stage         *stage.Computed
+	rows          int
+	input, output []byte
+	ports         map[string][]byte // (rows,Sequence) int32 each: parts of input, by name
+	logits        []float32         // one row of output
 }
 
 // allocate makes the boundaries and finds the ports in them.
 func (t *translator) allocate() {
 	shape := t.stage.Shape()
 	t.input, t.output = stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.OutputBytes)
-	t.logits = make([]float32, t.Model.Vocabulary())
+	t.ports, t.logits = map[string][]byte{}, make([]float32, t.Model.Vocabulary())
 	ports, _ := layer.Ports(t.Model.Layers[0], layer.Size{B: t.rows, T: t.Sequence})
 	at := 0
 	for _, p := range ports {
-		part := t.input[at:][:4*p.Elements]
+		t.ports[p.Name] = t.input[at:][:4*p.Elements]
 		at += 4 * layer.Padded(p.Elements)
-		switch p.Name {
-		case "ids":
-			t.ids = part
-		case "mask":
-			t.mask = part
-		case "decoder_ids":
-			t.decoder = part
-		}
 	}
 }
 
 // put writes tokens to row r of a port and fills the rest up.
-func (t *translator) put(port []byte, r int, tokens []int32, rest int32) {
+func (t *translator) put(port string, r int, tokens []int32, rest int32) {
 	row := make([]int32, t.Sequence)
 	for i := copy(row, tokens); i < len(row); i++ {
 		row[i] = rest
 	}
-	copy(port[4*r*t.Sequence:], device.IntBytes(row))
+	copy(t.ports[port][4*r*t.Sequence:], device.IntBytes(row))
 }
 
 // translate translates one group of sources.
@@ -155,9 +147,9 @@ func (t *translator) translate(ctx context.Context, sources [][]int32, emit func
 		if i := r / t.Beam; i < len(sources) {
 			source = sources[i]
 		}
-		t.put(t.ids, r, append(slices.Clone(source), t.End), t.Pad)
-		t.put(t.mask, r, slices.Repeat([]int32{1}, len(source)+1), 0)
-		t.put(t.decoder, r, []int32{t.Start}, t.Pad)
+		t.put("ids", r, append(slices.Clone(source), t.End), t.Pad)
+		t.put("mask", r, slices.Repeat([]int32{1}, len(source)+1), 0)
+		t.put("decoder_ids", r, []int32{t.Start}, t.Pad)
 	}
 	for position := range t.Sequence {
 		if err := t.step(ctx, searches, position); err != nil {
@@ -182,7 +174,7 @@ func (t *translator) step(ctx context.Context, searches []search, position int) 
 	}
 	for i, s := range searches {
 		for k, h := range s.live {
-			t.put(t.decoder, i*t.Beam+k, append([]int32{t.Start}, h.tokens...), t.Pad)
+			t.put("decoder_ids", i*t.Beam+k, append([]int32{t.Start}, h.tokens...), t.Pad)
 		}
 	}
 	if _, err := t.stage.Evaluate(nil, t.input, nil, t.output); err != nil {
@@ -224,14 +216,11 @@ type candidate struct {
 
 // extend adds the likeliest continuations of live hypothesis `from` to all: one more than the beam, since one may be the end.
 func (s *search) extend(all []candidate, from int, logits []float32, beam int) ([]candidate, error) {
-	highest := math.Inf(-1)
-	for id, l := range logits {
-		if x := float64(l); math.IsNaN(x) || math.IsInf(x, 0) {
-			return nil, notFinite(id, l)
-		}
-		highest = max(highest, float64(l))
+	best, err := likeliest(logits)
+	if err != nil {
+		return nil, err
 	}
-	sum := 0.0
+	highest, sum := float64(logits[best]), 0.0
 	for _, l := range logits {
 		sum += math.Exp(float64(l) - highest)
 	}
