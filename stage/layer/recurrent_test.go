@@ -43,11 +43,11 @@ func recurrents() map[string]layer.Layer {
 		"attending, with dropout": attending(0.3),
 		"lookup of two": &layer.Lookup{
 			Path: "embedder", Vocabulary: 9, Width: 6, In: []layer.Stream{ids("ids"), mask, ids("decoder_ids")},
-			Looked: [4]bool{true, false, true},
+			Looked: []int{0, 2},
 		},
 		"lookup beside others": &layer.Lookup{
 			Path: "embedder", Vocabulary: 9, Width: 6, In: []layer.Stream{x, mask, ids("decoder_ids")},
-			Looked: [4]bool{false, false, true},
+			Looked: []int{2},
 		},
 	}
 }

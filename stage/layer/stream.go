@@ -13,9 +13,6 @@ type Stream struct {
 	operand bool
 }
 
-// maxStreams bounds those of one boundary.
-const maxStreams = 4
-
 // port is the stream for a micro-batch of size s.
 func (x Stream) port(s Size) Port {
 	p := Port{Name: x.Name, Type: x.Type, Elements: s.Rows() * x.Width, Limit: x.Limit}

@@ -12,14 +12,14 @@ type Lookup struct {
 	Path              string // the parameter is Path.weight
 	Vocabulary, Width int
 	In                []Stream
-	Looked            [maxStreams]bool // which of In are looked up
+	Looked            []int // which of In are looked up
 	Init              Init
 }
 
 // after is stream i as it goes out.
 func (l *Lookup) after(i int) Stream {
-	if x := l.In[i]; !l.Looked[i] {
-		return x
+	if !slices.Contains(l.Looked, i) {
+		return l.In[i]
 	}
 	return Stream{Name: l.In[i].Name, Type: device.F32, Width: l.Width}
 }
@@ -37,7 +37,7 @@ func (l *Lookup) Describe(s Size) Description {
 // Emit implements Layer: ids have no gradient.
 func (l *Lookup) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
 	for i, x := range in {
-		if l.Looked[i] {
+		if slices.Contains(l.Looked, i) {
 			x = b.Floats(l.Width)
 			b.Do(&device.Embed{Out: x, Tokens: t.Params[0], IDs: in[i]})
 		}
@@ -45,11 +45,9 @@ func (l *Lookup) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem,
 	}
 	return out, func(dout []device.Mem) []device.Mem {
 		din := slices.Clone(dout)
-		for i, ids := range in {
-			if l.Looked[i] {
-				b.Do(&device.EmbedBackward{DTokens: t.Grads[0], DOut: dout[i], IDs: ids})
-				din[i] = device.Mem{}
-			}
+		for _, i := range l.Looked {
+			b.Do(&device.EmbedBackward{DTokens: t.Grads[0], DOut: dout[i], IDs: in[i]})
+			din[i] = device.Mem{}
 		}
 		return din
 	}

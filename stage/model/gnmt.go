@@ -35,12 +35,16 @@ func (c *gnmt) fields() []Field {
 
 func (c *gnmt) build(m *Model) {
 	m.Task, m.Loss, m.vocabulary, m.sequence = Translation, layer.Loss{Classes: c.vocabSize, Smoothing: c.smoothing}, c.vocabSize, c.maxLength
-	m.Layers = append(m.Layers, c.embedding())
+	looked := []int{0}
+	if c.shareEmbedding {
+		looked = append(looked, 2)
+	}
+	m.Layers = append(m.Layers, c.lookup("encoder.embedder", c.ids("ids"), looked...))
 	for i := range c.numLayers {
 		m.Layers = append(m.Layers, c.encoder(i))
 	}
 	if !c.shareEmbedding {
-		m.Layers = append(m.Layers, c.decoderEmbedding())
+		m.Layers = append(m.Layers, c.lookup("decoder.embedder", c.rows("encoder"), 2))
 	}
 	m.Layers = append(m.Layers, c.attention())
 	for i := range c.numLayers - 1 {
@@ -71,20 +75,10 @@ func (c *gnmt) target() layer.Stream {
 	return c.ids("decoder_ids")
 }
 
-func (c *gnmt) lookup(path string, in ...layer.Stream) *layer.Lookup {
-	return &layer.Lookup{Path: path, Vocabulary: c.vocabSize, Width: c.hiddenSize, In: in, Init: c.init()}
-}
-
-func (c *gnmt) embedding() layer.Layer {
-	l := c.lookup("encoder.embedder", c.ids("ids"), c.mask(), c.ids("decoder_ids"))
-	l.Looked[0], l.Looked[2] = true, c.shareEmbedding
-	return l
-}
-
-func (c *gnmt) decoderEmbedding() layer.Layer {
-	l := c.lookup("decoder.embedder", c.rows("encoder"), c.mask(), c.ids("decoder_ids"))
-	l.Looked[2] = true
-	return l
+// lookup is the embedding of some of three streams: of source, and of what the decoder begins with.
+func (c *gnmt) lookup(path string, source layer.Stream, looked ...int) layer.Layer {
+	in := []layer.Stream{source, c.mask(), c.ids("decoder_ids")}
+	return &layer.Lookup{Path: path, Vocabulary: c.vocabSize, Width: c.hiddenSize, In: in, Looked: looked, Init: c.init()}
 }
 
 func (c *gnmt) lstm(path string, in int) layer.LSTM {
