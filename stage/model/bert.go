@@ -62,15 +62,19 @@ func (c *bert) validate() error {
 }
 
 func (c *bert) build(m *Model) {
-	if c.architecture == bertMasked {
+	// The buffer of positions, the stored copies of what is tied, and the parts of a file of BertForPreTraining that the architecture does not
+	// have, which Hugging Face passes over too.
+	if m.skip = []string{"*embeddings.position_ids"}; c.architecture == bertMasked {
+		m.skip = append(m.skip, "cls.predictions.decoder.*", "cls.seq_relationship.*", "bert.pooler.*", "pooler.*")
 		m.language(c.vocabSize, c.positions, c.embedding(), c.layers, c.block, c.predictions())
 		m.Task = MaskedLanguage
 	} else {
+		m.skip = append(m.skip, "cls.*")
 		m.language(c.vocabSize, c.positions, c.embedding(), c.layers, c.block, c.classifier())
 		m.Task, m.Loss = Classification, layer.Loss{Classes: c.labels, PerSample: true}
 		m.heads = heads{own: []string{"bert.pooler.", "classifier."}, other: "cls."} // fine-tuned from a masked language model
 	}
-	m.prefix, m.aliases, m.skip = "bert.", bertAliases, c.skip
+	m.prefix, m.aliases = "bert.", bertAliases
 	c.export(m.config)
 }
 
@@ -96,14 +100,6 @@ func (c *bert) embedding() layer.Layer {
 	return layer.PassMask{Layer: layer.NewDropout(layer.NewChain(path, sum, c.norm(path)), c.hiddenDropout)}
 }
 
-// activation is what follows a projection of this width.
-func (c *bert) activation(path string, width int) layer.Layer {
-	if c.act == exactGELU {
-		return layer.NewActivation(path, device.GELUErf, width)
-	}
-	return layer.NewActivation(path, device.GELU, width)
-}
-
 // block is bert.encoder.layer.i. All but the last give the mask on.
 func (c *bert) block(i int) layer.Layer {
 	path := fmt.Sprintf("bert.encoder.layer.%d", i)
@@ -116,7 +112,7 @@ func (c *bert) block(i int) layer.Layer {
 		Project: c.linear(path+".attention.output.dense", c.hidden, c.hidden),
 	}
 	mlp := layer.NewChain(path+".output", c.linear(path+".intermediate.dense", c.hidden, c.inner),
-		c.activation(path+".intermediate.act", c.inner), c.linear(path+".output.dense", c.inner, c.hidden))
+		layer.NewActivation(path+".intermediate.act", activations[c.act], c.inner), c.linear(path+".output.dense", c.inner, c.hidden))
 	block := layer.NewChain(path,
 		layer.NewPostNorm(layer.NewDropout(attention, c.hiddenDropout), c.norm(path+".attention.output")),
 		layer.NewPostNorm(layer.NewDropout(mlp, c.hiddenDropout), c.norm(path+".output")))
@@ -140,9 +136,8 @@ func (c *bert) predictions() layer.Layer {
 	const path, transform = "cls.predictions", "cls.predictions.transform"
 	logits := c.linear(path, c.hidden, c.vocabSize)
 	logits.TiedTo = "bert.embeddings.word_embeddings.weight"
-	return layer.NewChain(path, c.linear(transform+".dense", c.hidden, c.hidden), c.activation(transform+".act", c.hidden),
-		layer.NewWiden(transform+".wide", c.hidden),
-		c.norm(transform), logits)
+	return layer.NewChain(path, c.linear(transform+".dense", c.hidden, c.hidden),
+		layer.NewActivation(transform+".act", activations[c.act], c.hidden), layer.NewWiden(transform+".wide", c.hidden), c.norm(transform), logits)
 }
 
 // export completes the config.json that from_pretrained of the architecture reads.
@@ -164,19 +159,6 @@ func bertAliases(name string) []string {
 		}
 	}
 	return nil
-}
-
-// skip recognises the buffer of positions, the stored copies of what is tied, and, as Hugging Face does, the parts of a file
-// of BertForPreTraining that this architecture does not have.
-func (c *bert) skip(tensor string) bool {
-	if strings.HasSuffix(tensor, "embeddings.position_ids") {
-		return true
-	}
-	if c.architecture == bertMasked {
-		return strings.HasPrefix(tensor, "cls.predictions.decoder.") || strings.HasPrefix(tensor, "cls.seq_relationship.") ||
-			strings.HasPrefix(tensor, "bert.pooler.") || strings.HasPrefix(tensor, "pooler.")
-	}
-	return strings.HasPrefix(tensor, "cls.")
 }
 
 // relax counts the labels that a config.json names.

@@ -264,15 +264,8 @@ func integers(value any) any {
 
 // single is the element of a list of one, as in Hugging Face's architectures, and any other value itself.
 func single(value any) any {
-	switch list := value.(type) {
-	case []any:
-		if len(list) == 1 {
-			return list[0]
-		}
-	case []string:
-		if len(list) == 1 {
-			return list[0]
-		}
+	if list := reflect.ValueOf(value); list.Kind() == reflect.Slice && list.Len() == 1 {
+		return list.Index(0).Interface()
 	}
 	return value
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -48,7 +47,7 @@ func (c *gpt2) validate() error {
 func (c *gpt2) build(m *Model) {
 	m.language(c.vocabSize, c.nPositions, c.embedding(), c.nLayer, c.block,
 		languageHead("transformer.head", c.norm("transformer.ln_f"), c.vocabSize, c.initializerRange, c.tie, "transformer.wte.weight"))
-	m.prefix, m.skip = "transformer.", gpt2Buffer
+	m.prefix, m.skip = "transformer.", []string{"*.attn.bias", "*.attn.masked_bias"} // the causal masks that older Hugging Face files store
 	// what from_pretrained of GPT2LMHeadModel reads besides
 	maps.Copy(m.config, map[string]any{
 		"architectures": []string{"GPT2LMHeadModel"}, "n_ctx": c.nPositions, "scale_attn_weights": true, "use_cache": true,
@@ -87,9 +86,4 @@ func (c *gpt2) block(i int) layer.Layer {
 
 func (c *gpt2) norm(path string) layer.LayerNorm {
 	return layer.LayerNorm{Path: path, Width: c.nEmbd, Epsilon: float32(c.epsilon)}
-}
-
-// gpt2Buffer recognises the causal masks that older Hugging Face files store beside the parameters.
-func gpt2Buffer(tensor string) bool {
-	return strings.HasSuffix(tensor, ".attn.bias") || strings.HasSuffix(tensor, ".attn.masked_bias")
 }

@@ -3,7 +3,6 @@ package model
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
@@ -68,7 +67,8 @@ func (c *images) validate(widths ...int) error {
 
 // begin gives a model what images have in common.
 func (c *images) begin(m *Model) {
-	m.Task, m.Loss, m.sequence, m.skip = Images, layer.Loss{Classes: c.numLabels}, 1, batchNormBuffer
+	m.Task, m.Loss, m.sequence = Images, layer.Loss{Classes: c.numLabels}, 1
+	m.skip = []string{"*.num_batches_tracked"} // the counters that PyTorch stores beside running statistics
 	m.Image = Image{Channels: c.numChannels, Height: c.imageSize, Width: c.imageSize}
 }
 
@@ -85,9 +85,6 @@ func (c *images) normalise(path string, of layer.Image) layer.ImageNorm {
 	}
 	return n
 }
-
-// batchNormBuffer recognises the counters that PyTorch stores beside running statistics.
-func batchNormBuffer(tensor string) bool { return strings.HasSuffix(tensor, ".num_batches_tracked") }
 
 // linearInit is how PyTorch's nn.Linear starts: uniform on +-1/sqrt(in).
 func linearInit(in int) layer.Init { return layer.UniformInit(1 / math.Sqrt(float64(in))) }

@@ -3,7 +3,6 @@ package model
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -146,7 +145,8 @@ func (c *llama) build(m *Model) {
 	}
 	m.language(c.vocabSize, c.positions, embedding, c.layers, c.block,
 		languageHead("model.head", c.norm("model.norm"), c.vocabSize, c.initializerRange, c.tie, tokens+".weight"))
-	m.prefix, m.skip, m.window = "model.", llamaBuffer, c.windowOf
+	m.prefix, m.window = "model.", c.windowOf
+	m.skip = []string{"*.rotary_emb.inv_freq"} // the wavelengths that older Hugging Face files store
 	m.config["architectures"], m.config["use_cache"] = []string{architectures[c.family]}, true
 	if c.family == "mistral" && c.window == 0 {
 		m.config["sliding_window"] = nil // 0 would hide everything
@@ -196,6 +196,3 @@ func (c *llama) windowOf(i int) int {
 
 // architectures are Hugging Face's classes of the families.
 var architectures = map[string]string{"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-
-// llamaBuffer recognises the wavelengths that older Hugging Face files store beside the parameters.
-func llamaBuffer(tensor string) bool { return strings.HasSuffix(tensor, ".rotary_emb.inv_freq") }

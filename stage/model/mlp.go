@@ -59,17 +59,7 @@ func (c *mlp) unit(i, in, out int) layer.Layer {
 	if !hidden {
 		return first
 	}
-	return layer.NewChain(path+".unit", first, layer.NewDropout(c.activation(path+".act", out), c.dropout))
-}
-
-func (c *mlp) activation(path string, width int) layer.Layer {
-	switch c.hiddenAct {
-	case "gelu":
-		return boundary{layer.NewActivation(path, device.GELUErf, width)}
-	case "gelu_new":
-		return boundary{layer.NewActivation(path, device.GELU, width)}
-	}
-	return layer.NewActivation(path, device.ReLU, width)
+	return layer.NewChain(path+".unit", first, layer.NewDropout(boundary{layer.NewActivation(path+".act", activations[c.hiddenAct], out)}, c.dropout))
 }
 
 // boundary is a layer at the end of a unit, which may end a stage: it gives F32 whatever type products compute in.

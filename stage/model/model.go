@@ -9,6 +9,7 @@ package model
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -52,7 +53,7 @@ type Model struct {
 	sequence   int
 	prefix     string                     // of tensor names, that some files leave out: "transformer."
 	aliases    func(name string) []string // older names of a tensor; nil: none has any
-	skip       func(tensor string) bool   // what files hold beside the parameters
+	skip       []string                   // patterns over the names of what files hold beside the parameters, as path.Match takes them
 	heads      heads
 	window     func(layer int) int // positions that attention in a block looks back over, 0: all; nil: of a family without windows
 	config     map[string]any
@@ -102,7 +103,7 @@ func Build(name string, config map[string]any) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{
-		Family: name, skip: func(string) bool { return false }, config: map[string]any{"model_type": name, "torch_dtype": "float32"},
+		Family: name, config: map[string]any{"model_type": name, "torch_dtype": "float32"},
 	}
 	for _, f := range fields {
 		m.config[f.Name] = f.value()
@@ -227,7 +228,7 @@ func (m *Model) CheckTensors(tensors map[string][]int) error {
 		used[name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
-		if used[name] || m.skip(name) || m.copyOfTied(name, params) {
+		if used[name] || m.skips(name) || m.copyOfTied(name, params) {
 			continue
 		}
 		return fmt.Errorf("tensor %q %v belongs to no parameter of this %s of %s: is the config that of the file?",
@@ -251,6 +252,14 @@ func (m *Model) find(p layer.Param, tensors map[string][]int) (string, error) {
 	nearest := nearest.Word(names[0], slices.Sorted(maps.Keys(tensors)))
 	return "", fmt.Errorf("tensor %q %v is missing among %d tensors; the nearest name is %q",
 		names[0], p.Shape, len(tensors), nearest)
+}
+
+// skips reports whether a tensor of a file is passed over.
+func (m *Model) skips(name string) bool {
+	return slices.ContainsFunc(m.skip, func(pattern string) bool {
+		matches, _ := path.Match(pattern, name) // patterns of ours are well-formed
+		return matches
+	})
 }
 
 // copyOfTied reports whether a file stores a tied copy under its own name, as some exports do.

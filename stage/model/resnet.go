@@ -63,9 +63,9 @@ func (c *resnet) build(m *Model) {
 			if i == 0 && (group > 0 || c.downsampleFirst) {
 				stride = 2
 			}
-			b := &resnetBlock{c: c, path: fmt.Sprintf("layer%d.%d", group+1, i), at: of}
-			m.Layers = append(m.Layers, b.build(width, stride))
-			of = b.at
+			var block layer.Layer
+			block, of = c.block(fmt.Sprintf("layer%d.%d", group+1, i), of, width, stride)
+			m.Layers = append(m.Layers, block)
 		}
 	}
 	m.Layers = append(m.Layers, layer.NewChain("head", layer.NewAveragePool("avgpool", of),
@@ -89,48 +89,32 @@ func (c *resnet) stemLayer() (layer.Layer, layer.Image) {
 	return layer.NewChain("stem", layers...), of
 }
 
-// resnetBlock makes one block: at is where its branch has come to.
-type resnetBlock struct {
-	c    *resnet
-	path string
-	at   layer.Image
-	n    int // convolutions so far
-}
-
-// convolution continues the branch.
-func (b *resnetBlock) convolution(width, kernel, stride int) layer.Layer {
-	b.n++
-	l := layer.Convolution{
-		Path: fmt.Sprintf("%s.conv%d", b.path, b.n), Of: b.at, Out: width, Kernel: kernel, Stride: stride, Padding: kernel / 2,
+// block is one block, and its output.
+func (c *resnet) block(path string, of layer.Image, width, stride int) (_ layer.Layer, to layer.Image) {
+	to, n := of, 0 // where the branch has come to, after so many convolutions
+	convolution := func(width, kernel, stride int) layer.Layer {
+		n++
+		l := layer.Convolution{Path: fmt.Sprintf("%s.conv%d", path, n), Of: to, Out: width, Kernel: kernel, Stride: stride, Padding: kernel / 2}
+		to = l.Output()
+		return l
 	}
-	b.at = l.Output()
-	return l
-}
-
-// norm is that of the convolution before it.
-func (b *resnetBlock) norm() layer.ImageNorm {
-	return b.c.normalise(fmt.Sprintf("%s.bn%d", b.path, b.n), b.at)
-}
-
-func (b *resnetBlock) build(width, stride int) layer.Layer {
-	of := b.at
+	norm := func() layer.ImageNorm { return c.normalise(fmt.Sprintf("%s.bn%d", path, n), to) } // of the convolution before it
 	var branch []layer.Layer
-	if b.c.layerType == "basic" {
-		branch = append(branch, b.convolution(width, 3, stride), b.norm(), b.convolution(width, 3, 1))
+	if c.layerType == "basic" {
+		branch = append(branch, convolution(width, 3, stride), norm(), convolution(width, 3, 1))
 	} else {
 		first, second := 1, stride
-		if b.c.downsampleBottom {
+		if c.downsampleBottom {
 			first, second = stride, 1
 		}
-		branch = append(branch, b.convolution(width/reduction, 1, first), b.norm(), b.convolution(width/reduction, 3, second), b.norm(),
-			b.convolution(width, 1, 1))
+		branch = append(branch, convolution(width/reduction, 1, first), norm(), convolution(width/reduction, 3, second), norm(), convolution(width, 1, 1))
 	}
 	var skip layer.Layer
-	if of != b.at {
-		projection := layer.Convolution{Path: b.path + ".downsample.0", Of: of, Out: width, Kernel: 1, Stride: stride}
-		norm := b.c.normalise(b.path+".downsample.1", b.at)
+	if of != to {
+		projection := layer.Convolution{Path: path + ".downsample.0", Of: of, Out: width, Kernel: 1, Stride: stride}
+		norm := c.normalise(path+".downsample.1", to)
 		norm.ReLU = false
-		skip = layer.NewChain(b.path+".downsample", projection, norm)
+		skip = layer.NewChain(path+".downsample", projection, norm)
 	}
-	return layer.NewImageBlock(b.path, layer.NewChain(b.path+".branch", branch...), b.norm(), skip)
+	return layer.NewImageBlock(path, layer.NewChain(path+".branch", branch...), norm(), skip), to
 }
