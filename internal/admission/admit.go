@@ -18,6 +18,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/internal/outputdir"
@@ -65,7 +66,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 		a.checkFrom(r.Base)
 	}
 	facts := spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model, GPUs: q.Host.GPUs, NoGPU: q.Host.NoGPU}
-	if j.Devices.Kind == job.KindAuto && facts.NoGPU == "" && a.model != nil {
+	if j.Devices.Kind == job.KindAuto && facts.NoGPU == "" && len(gpu.Usable(facts.GPUs)) > 0 && a.model != nil {
 		if lacks := a.missing(job.KindGPU); lacks != nil {
 			facts.NoGPU = lacks.Error()
 		}

@@ -21,7 +21,7 @@ const gpuReserve = 0.05
 func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
 	why := ""
 	switch usable := gpu.Usable(f.GPUs); {
-	case f.NoGPU == cuda.ErrAbsent.Error() && len(f.GPUs) == 0: // nobody expects any
+	case len(f.GPUs) == 0 && (f.NoGPU == "" || f.NoGPU == cuda.ErrAbsent.Error()): // nobody expects any
 	case j.Devices.CPU != (job.CPU{}):
 		why = "devices.cpu is given"
 	case f.NoGPU != "":
