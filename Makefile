@@ -111,11 +111,12 @@ test-cuda-emulated: deps ## the device on graphics processors, on a driver that 
 	$(GO) test $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer ./internal/gpu/...
 	$(GO) test $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
 	$(GO) test $(CUDA_TAGS) -run GPU ./cmd/avgpiped
+	$(GO) test $(CUDA_TAGS) ./bench/gpu
 
 .PHONY: gpu-smoke
-gpu-smoke: ## bin/gpu-smoke: the conformance suite in one file, for a machine with a graphics processor of NVIDIA and its driver
-	$(GO) test -c -tags cuda -o $(BIN)/gpu-smoke ./stage/device/cuda
-	@echo 'run there: gpu-smoke -driver libcuda.so.1 -test.v -test.run Conforms'
+gpu-smoke: ## bin/gpu-smoke, one file: checks and measures a GPU of NVIDIA on a machine with nothing but its driver (bench/gpu/README.md)
+	$(GO) build -trimpath -tags cuda -ldflags '-s -w' -o $(BIN)/gpu-smoke ./bench/gpu
+	@echo 'run there: gpu-smoke; then gpu-smoke bench'
 
 .PHONY: test-race
 test-race: test-deps ## the concurrent packages under the race detector

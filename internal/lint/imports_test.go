@@ -143,8 +143,9 @@ func covers(pattern, pkg string) bool {
 	return dir == "" || pkg == strings.TrimSuffix(dir, "/") || strings.HasPrefix(pkg, dir)
 }
 
-// forTests reports whether a package is there for tests to share, as its name says.
-func forTests(pkg string) bool { return strings.HasSuffix(pkg, "test") }
+// forTests reports whether a package is there for tests to share, as its name says, or is the program that runs the conformance suite on a
+// machine with a GPU and without Go (docs/decisions/0075).
+func forTests(pkg string) bool { return strings.HasSuffix(pkg, "test") || pkg == "bench/gpu" }
 
 func TestImportsPointDown(t *testing.T) {
 	for _, s := range allSources(t) {

@@ -3,7 +3,6 @@
 package cuda_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -11,9 +10,6 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
-
-// driver names the driver of a graphics processor to test, in place of the one of cudatest: bin/gpu-smoke has it.
-var driver = flag.String("driver", "", "the library of a driver: libcuda.so.1")
 
 // open opens a device that multiplies by cuBLAS, and has cuDNN.
 func open(t *testing.T, library cudatest.Driver) *cuda.Device {
@@ -31,10 +27,6 @@ func openWith(t *testing.T, c cuda.Config) *cuda.Device {
 }
 
 func TestConforms(t *testing.T) {
-	if *driver != "" {
-		stagetest.Device(t, func() device.Device { return openWith(t, cuda.Config{Library: *driver}) })
-		return
-	}
 	library := cudatest.Library(t)
 	stagetest.Device(t, func() device.Device { return open(t, library) })
 	if held := library.Held(); held != 0 {
@@ -43,19 +35,13 @@ func TestConforms(t *testing.T) {
 }
 
 func TestConformsWithoutCuBLAS(t *testing.T) {
-	c := cuda.Config{Library: *driver, OwnProducts: true}
-	if *driver == "" {
-		c.Library = cudatest.Library(t).Path()
-	}
+	c := cuda.Config{Library: cudatest.Library(t).Path(), OwnProducts: true}
 	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "products", "products of BF16", "nothing allocates",
 		"LSTM", "nothing recurrent allocates", "convolutions", "nothing for images allocates")
 }
 
 func TestConformsWithoutCuDNN(t *testing.T) {
-	c := cuda.Config{Library: *driver, OwnConvolutions: true}
-	if *driver == "" {
-		library := cudatest.Library(t)
-		c.Library, c.Libraries = library.Path(), []string{library.Directory()}
-	}
+	library := cudatest.Library(t)
+	c := cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}, OwnConvolutions: true}
 	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "convolutions", "a convolution sees its window", "nothing for images allocates")
 }
