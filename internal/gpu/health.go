@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// xids are the errors that say something about the processor, by the driver's documentation. All others are the application's or pass by
-// themselves: 13, 31, 43 and 45 among them end the process that caused them, and the processor goes on. What is here lasts until the processor was
-// reset, for which the daemon has to be stopped.
+// xids are the errors that say something about the processor, by NVIDIA's catalog: Sick are those for which it asks to reset the GPU or to restart the
+// host. All others are the application's or pass by themselves: 13, 31, 43 and 45 among them end the process that caused them, and the processor goes
+// on. What is here lasts until the processor was reset, for which the daemon has to be stopped.
 var xids = map[uint64]struct {
 	level Level
 	text  string
 }{
+	46:  {Sick, "it stopped processing"},
 	48:  {Sick, "an error in its memory that could not be corrected (double-bit ECC)"},
 	61:  {Sick, "its power management unit stopped"},
 	62:  {Sick, "its power management unit halted"},
@@ -24,9 +25,16 @@ var xids = map[uint64]struct {
 	92:  {Degraded, "many errors in its memory that were corrected"},
 	94:  {Degraded, "an error in its memory that could not be corrected, but was contained: it cost one process"},
 	95:  {Sick, "an error in its memory that could not be corrected, and was not contained"},
+	109: {Sick, "it did not switch from one context to the next"},
+	110: {Sick, "a security fault"},
 	119: {Sick, "its system processor (GSP) did not answer"},
 	120: {Sick, "an error of its system processor (GSP)"},
+	136: {Degraded, "the training of an NVLink failed"},
 	140: {Sick, "an error in its memory that the driver did not recover from"},
+	143: {Sick, "it could not be initialised"},
+	156: {Degraded, "a part of it was marked as bad and is replaced at the next reset"},
+	157: {Degraded, "a bad part of it could not be replaced"},
+	158: {Sick, "a timeout that it does not recover from"},
 }
 
 // Unhurt reports whether an error leaves the processor as it was.
@@ -118,8 +126,14 @@ func asked(r Readings) []Reason {
 		text = "the driver asks for a reset"
 	case RecoverReboot:
 		text = "the driver asks for a reboot of the host"
+	case RecoverBusReset:
+		text = "the driver asks for a reset of its PCIe bus"
+	case RecoverUnknown:
+		text = "the driver asks for what this program does not know"
 	case RecoverDrainPeers:
 		level, text = Degraded, "the driver asks to end what exchanges data between processors"
+	case RecoverIMEX:
+		level, text = Degraded, "the driver asks to recover the IMEX domain of its NVLinks"
 	case RecoverDrainAndReset:
 		level, text = Degraded, "the driver asks for a reset once nothing runs on it"
 	case RecoverNone, "":

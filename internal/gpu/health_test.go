@@ -29,6 +29,9 @@ func TestReadingsMakeHealth(t *testing.T) {
 		"the driver asks for a reboot":           {Readings{Recovery: RecoverReboot}, Sick, []string{"recovery_reboot"}},
 		"the driver asks for a drain":            {Readings{Recovery: RecoverDrainAndReset}, Degraded, []string{"recovery_drain_and_reset"}},
 		"the driver asks for a drain of peers":   {Readings{Recovery: RecoverDrainPeers}, Degraded, []string{"recovery_drain_p2p"}},
+		"the driver asks for a reset of the bus": {Readings{Recovery: RecoverBusReset}, Sick, []string{"recovery_bus_reset"}},
+		"the driver asks for an IMEX domain":     {Readings{Recovery: RecoverIMEX}, Degraded, []string{"recovery_recover_imex_domain"}},
+		"the driver asks for something new":      {Readings{Recovery: RecoverUnknown}, Sick, []string{"recovery_unknown"}},
 		"hot":                                    {Readings{Throttled: []string{ThrottleThermal}}, Degraded, []string{"throttle_thermal"}},
 		"power":                                  {Readings{Throttled: []string{ThrottlePowerBrake}}, Degraded, []string{"throttle_power_brake"}},
 		"no compute":                             {Readings{ComputeProhibited: true}, Sick, []string{"compute_prohibited"}},
@@ -60,7 +63,7 @@ func TestEveryReasonHasItsRemedy(t *testing.T) {
 	for _, l := range []Loss{FellOff, NeedsReset, Unlisted} {
 		found = append(found, codes(tr.assess(time.Unix(0, 0), Readings{Lost: l}))...)
 	}
-	for _, r := range []Recovery{RecoverReset, RecoverReboot, RecoverDrainPeers, RecoverDrainAndReset} {
+	for _, r := range []Recovery{RecoverReset, RecoverReboot, RecoverDrainPeers, RecoverDrainAndReset, RecoverIMEX, RecoverBusReset, RecoverUnknown} {
 		found = append(found, codes(tr.assess(time.Unix(0, 0), Readings{Recovery: r}))...)
 	}
 	for _, code := range found {
@@ -83,8 +86,8 @@ func codes(h Health) (all []string) {
 func TestXIDsMakeHealth(t *testing.T) {
 	for code, want := range map[uint64]Level{
 		13: Healthy, 31: Healthy, 43: Healthy, 45: Healthy, 9999: Healthy,
-		63: Degraded, 74: Degraded, 92: Degraded, 94: Degraded,
-		48: Sick, 62: Sick, 64: Sick, 79: Sick, 95: Sick, 119: Sick, 120: Sick, 140: Sick,
+		63: Degraded, 74: Degraded, 92: Degraded, 94: Degraded, 136: Degraded, 156: Degraded, 157: Degraded,
+		46: Sick, 48: Sick, 62: Sick, 64: Sick, 79: Sick, 95: Sick, 109: Sick, 110: Sick, 119: Sick, 120: Sick, 140: Sick, 143: Sick, 158: Sick,
 	} {
 		tr := newTracker()
 		tr.note(XID{Code: code})

@@ -42,6 +42,9 @@ const (
 	RecoverReboot        Recovery = "reboot"
 	RecoverDrainPeers    Recovery = "drain_p2p"
 	RecoverDrainAndReset Recovery = "drain_and_reset"
+	RecoverIMEX          Recovery = "recover_imex_domain"
+	RecoverBusReset      Recovery = "bus_reset"
+	RecoverUnknown       Recovery = "unknown" // an action of a newer driver
 )
 
 // Loss is why the driver cannot speak to a processor.

@@ -202,6 +202,24 @@ func TestReadingsThatMakeItSick(t *testing.T) {
 			},
 			func(r gpu.Readings) bool { return r.Recovery == gpu.RecoverReset },
 		},
+		"the driver has given up a function": {
+			func(d *dgxa100.Device) {
+				d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 0, nvml.ERROR_DEPRECATED }
+			},
+			func(r gpu.Readings) bool { return r.TemperatureC == nil && r.PowerWatts != nil },
+		},
+		"a reset of the bus is asked for": {
+			func(d *dgxa100.Device) {
+				d.GetFieldValuesFunc = func(v []nvml.FieldValue) nvml.Return { v[0].Value[0] = 6; return nvml.SUCCESS }
+			},
+			func(r gpu.Readings) bool { return r.Recovery == gpu.RecoverBusReset },
+		},
+		"a newer driver asks for something": {
+			func(d *dgxa100.Device) {
+				d.GetFieldValuesFunc = func(v []nvml.FieldValue) nvml.Return { v[0].Value[0] = 8; return nvml.SUCCESS }
+			},
+			func(r gpu.Readings) bool { return r.Recovery == gpu.RecoverUnknown },
+		},
 		"it is lost": {
 			func(d *dgxa100.Device) {
 				d.GetPowerUsageFunc = func() (uint32, nvml.Return) { return 0, nvml.ERROR_GPU_IS_LOST }

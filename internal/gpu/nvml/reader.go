@@ -22,7 +22,7 @@ type reader struct {
 }
 
 // ask makes a call, if the library has it and the processor is not lost, and reports whether that told anything. One that the processor does not
-// support tells nothing and is no failure.
+// support, or the driver no more, tells nothing and is no failure.
 func (r *reader) ask(name string, call func() nvml.Return) bool {
 	if !r.has(name) || r.readings.Lost != "" {
 		return false
@@ -31,7 +31,7 @@ func (r *reader) ask(name string, call func() nvml.Return) bool {
 	switch code {
 	case nvml.SUCCESS:
 		return true
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NO_DATA, nvml.ERROR_NOT_FOUND:
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NO_DATA, nvml.ERROR_NOT_FOUND, nvml.ERROR_DEPRECATED:
 		return false
 	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_RESET_REQUIRED:
 		r.readings.Lost = losses[code]
@@ -164,10 +164,11 @@ func (r *reader) readNVLinks() {
 	}
 }
 
-var recoveries = map[nvml.DeviceGpuRecoveryAction]gpu.Recovery{
-	nvml.GPU_RECOVERY_ACTION_NONE: gpu.RecoverNone, nvml.GPU_RECOVERY_ACTION_GPU_RESET: gpu.RecoverReset,
-	nvml.GPU_RECOVERY_ACTION_NODE_REBOOT: gpu.RecoverReboot, nvml.GPU_RECOVERY_ACTION_DRAIN_P2P: gpu.RecoverDrainPeers,
-	nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET: gpu.RecoverDrainAndReset,
+// recoveries are the actions of NVML by their numbers. The header of go-nvml ends with the fourth; drivers have the fifth since 595, the others
+// since 615.
+var recoveries = []gpu.Recovery{
+	gpu.RecoverNone, gpu.RecoverReset, gpu.RecoverReboot, gpu.RecoverDrainPeers, gpu.RecoverDrainAndReset,
+	gpu.RecoverIMEX, gpu.RecoverBusReset, gpu.RecoverReboot,
 }
 
 // readRecovery asks what the driver asks for. Drivers before 565 do not know the field.
@@ -175,6 +176,9 @@ func (r *reader) readRecovery() {
 	field := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
 	told := r.ask("nvmlDeviceGetFieldValues", func() nvml.Return { return r.handle.GetFieldValues(field) })
 	if told && nvml.Return(field[0].NvmlReturn) == nvml.SUCCESS { //nolint:gosec // a small number
-		r.readings.Recovery = recoveries[nvml.DeviceGpuRecoveryAction(field[0].Value[0])] // the number is little-endian and below 256
+		r.readings.Recovery = gpu.RecoverUnknown
+		if action := int(field[0].Value[0]); action < len(recoveries) { // the number is little-endian and below 256
+			r.readings.Recovery = recoveries[action]
+		}
 	}
 }
