@@ -7,16 +7,12 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// Memories is what every stage of a plan takes, with layers split so and micro-batches of so many samples.
-func Memories(z Sizer, plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string) ([]Memory, error) {
-	inFlight, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	inputs, outputs := schedule.Handed(plan, sameDevice)
+// Memories is what every stage of a plan takes, with layers split so and micro-batches of so many samples. in is, of each row of the plan, the memory
+// that its stages are in: those in one hand boundaries over there.
+func Memories(z Sizer, plan schedule.Plan, in []int, split [][2]int, samples, pipelines int, recompute []string) ([]Memory, error) {
 	all := make([]Memory, len(split))
-	for s, run := range split {
-		spec := StageSpec{
-			From: run[0], To: run[1], Samples: samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s], Pipelines: pipelines,
-			Recompute: recomputeOf(recompute, s), HandedInputs: inputs[s], HandedOutputs: outputs[s],
-		}
+	for s, spec := range stageSpecs(plan, in, samples, pipelines, recompute) {
+		spec.From, spec.To = split[s][0], split[s][1]
 		var err error
 		if all[s], err = z.Stage(spec); err != nil {
 			return nil, err
@@ -25,8 +21,19 @@ func Memories(z Sizer, plan schedule.Plan, split [][2]int, samples, pipelines in
 	return all, nil
 }
 
-// sameDevice says of two rows of a plan whether they share memory.
-func sameDevice(row, other int) bool { return row == other }
+// stageSpecs are those of a plan's stages, but for their layers.
+func stageSpecs(plan schedule.Plan, in []int, samples, pipelines int, recompute []string) []StageSpec {
+	inFlight, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
+	inputs, outputs := schedule.Handed(plan, func(row, other int) bool { return in[row] == in[other] })
+	all := make([]StageSpec, plan.Stages())
+	for s := range all {
+		all[s] = StageSpec{
+			Samples: samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s], Pipelines: pipelines,
+			Recompute: recomputeOf(recompute, s), HandedInputs: inputs[s], HandedOutputs: outputs[s],
+		}
+	}
+	return all
+}
 
 // recomputeOf is what a stage recomputes: one entry stands for all stages, none for no recomputation.
 func recomputeOf(all []string, stage int) string {
@@ -88,18 +95,19 @@ func Shortages(all []Memory, homes []int, devices []int64, host int64) (short []
 
 // InFlightLimits is, of each device of a plan with a stage on each, how many of the micro-batches that the plan has in flight there fit
 // into so many bytes, at least as many as 1f1b has; 0 where room is 0, which is no limit.
-func InFlightLimits(z Sizer, plan schedule.Plan, split [][2]int, samples, pipelines int, recompute []string, room func(device int) int64) ([]int, error) {
-	limits, inFlight, micros := make([]int, len(plan)), schedule.InFlightByStage(plan), plan.MicroBatches()
-	for d := range limits {
+func InFlightLimits(
+	z Sizer, plan schedule.Plan, in []int, split [][2]int, samples, pipelines int, recompute []string, room func(device int) int64,
+) ([]int, error) {
+	limits, micros := make([]int, len(plan)), plan.MicroBatches()
+	for d, spec := range stageSpecs(plan, in, samples, pipelines, recompute) {
 		bytes, least := room(d), min(micros, len(plan)-d)
 		if bytes == 0 {
 			continue
 		}
-		for limits[d] = inFlight[d]; limits[d] > least; limits[d]-- {
-			m, err := z.Stage(StageSpec{
-				From: split[d][0], To: split[d][1], Samples: samples, Slots: limits[d], Versions: 1, Pipelines: pipelines,
-				Recompute: recomputeOf(recompute, d),
-			})
+		spec.From, spec.To = split[d][0], split[d][1]
+		for limits[d] = spec.Slots; limits[d] > least; limits[d]-- {
+			spec.Slots, spec.HandedOutputs = limits[d], min(spec.HandedOutputs, limits[d])
+			m, err := z.Stage(spec)
 			if err != nil {
 				return nil, err
 			}

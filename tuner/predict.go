@@ -262,7 +262,7 @@ func splits(p schedule.Plan) bool {
 // with the versions of weights W that a plan reads, gradients G, optimizer state O, the activations A of a micro-batch, the vectors that averaging keeps,
 // and what the worker process holds beside all of that.
 func (l *layout) memory() error {
-	all, err := Memories(l.profile.Sizer, l.plan, l.Split, l.samples, l.Pipelines, l.Recompute)
+	all, err := Memories(l.profile.Sizer, l.plan, l.profile.memories(), l.Split, l.samples, l.Pipelines, l.Recompute)
 	if err != nil {
 		return err
 	}

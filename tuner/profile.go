@@ -68,6 +68,14 @@ type Device struct {
 // memory is the first of the devices that share the memory of one.
 func (p *Profile) memory(device int) int { return device - p.Devices[device].Shares }
 
+// memories are those of all devices.
+func (p *Profile) memories() (in []int) {
+	for d := range p.Devices {
+		in = append(in, p.memory(d))
+	}
+	return in
+}
+
 // Link says how long a message takes between two neighbouring devices: LatencySeconds + bytes * SecondsPerByte, of which the
 // second part occupies the link.
 type Link struct {

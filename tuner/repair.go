@@ -80,7 +80,7 @@ var errUnbounded = errors.New("no stage's memory bounds its warm-up")
 // limit bounds each device's warm-up by what its memory holds. Devices of such plans have one stage each.
 func (l *layout) limit() error {
 	inFlight := schedule.InFlightByStage(l.plan)
-	limits, err := InFlightLimits(l.profile.Sizer, l.plan, l.Split, l.samples, l.Pipelines, l.Recompute, l.room)
+	limits, err := InFlightLimits(l.profile.Sizer, l.plan, l.profile.memories(), l.Split, l.samples, l.Pipelines, l.Recompute, l.room)
 	if err != nil {
 		return err
 	}
@@ -101,18 +101,16 @@ func (l *layout) recut() error { return l.recutFor(nil) }
 
 // recutFor is recut for stages that take as long as each other, or devices: see cut.
 func (l *layout) recutFor(homes []int) error {
-	inFlight, halves, versions := schedule.InFlightByStage(l.plan), schedule.HalvesByStage(l.plan), schedule.VersionsByStage(l.plan)
-	inputs, outputs := schedule.Handed(l.plan, sameDevice)
+	specs := stageSpecs(l.plan, l.profile.memories(), l.samples, l.Pipelines, l.Recompute)
 	var failed error
 	err := l.cut(homes, func(s, from, to int) bool {
 		room := l.room(s)
 		if room == 0 {
 			return true
 		}
-		m, err := l.profile.Sizer.Stage(StageSpec{
-			From: from, To: to, Samples: l.samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s],
-			Recompute: l.Recompute[s], Pipelines: l.Pipelines, HandedInputs: inputs[s], HandedOutputs: outputs[s],
-		})
+		spec := specs[s]
+		spec.From, spec.To = from, to
+		m, err := l.profile.Sizer.Stage(spec)
 		failed = errors.Join(failed, err)
 		return m.OnDevice() <= room
 	})
@@ -131,7 +129,7 @@ func (l *layout) recompute(kinds []string) error {
 		}
 		best := -1
 		for s, home := range l.homes {
-			short := l.shortage.Device < 0 || l.shortage.Device == home
+			short := l.shortage.Device < 0 || l.shortage.Device == l.profile.memory(home)
 			if !short || next(kinds, l.Recompute[s]) == "" {
 				continue
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -107,7 +108,7 @@ func newBench(ctx context.Context, batches int) (*bench, error) {
 	}
 	s, err := spec.New(&spec.Resolution{Job: *j}, m, nil, false)
 	if err == nil {
-		b.trials, err = worker.OpenTrials(ctx, s, worker.GPUs{})
+		b.trials, err = worker.OpenTrials(ctx, s, cuda.Config{})
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())

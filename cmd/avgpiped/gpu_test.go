@@ -115,3 +115,17 @@ func TestALostGPUEndsAWorkerAndNothingElse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAJobOnGPUsIsTuned, in all that it leaves open, on the GPUs that the daemon gives to the tuning; and trains as it was chosen to.
+func TestAJobOnGPUsIsTuned(t *testing.T) {
+	s, _ := gpuSite(t)
+	id := s.submitWith("stages=auto", "pipelines=auto", "micro_batches=auto", "schedule=auto", "tuning_share=0", "train.steps=10")
+	status := s.trained(id)
+	explained, err := s.client.Explain(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := explained.Report; r == nil || r.Chosen.Measured == nil || r.Chosen.Pipelines != status.Pipelines || len(r.Notes) > 0 {
+		t.Errorf("trained with %d pipelines after %+v", status.Pipelines, r)
+	}
+}

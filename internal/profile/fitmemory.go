@@ -73,7 +73,8 @@ func (s *subject) fitting(r *reading, m memory) (string, error) {
 
 // held is what the stages of some devices allocate in a reading.
 func (s *subject) held(r *reading, devices []int, kind string) (total int64, err error) {
-	all, err := tuner.Memories(s.sizer, r.trial.Plan, r.trial.Split, r.samples, r.pipelines, []string{kind})
+	_, in := spec.Memories(&s.request.Spec.Job, len(r.trial.Plan))
+	all, err := tuner.Memories(s.sizer, r.trial.Plan, in, r.trial.Split, r.samples, r.pipelines, []string{kind})
 	for k, m := range all {
 		if slices.Contains(devices, r.homes[k]) {
 			total += m.OnDevice()

@@ -104,11 +104,11 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	gpus := worker.GPUs{Graphics: c.Graphics}
+	graphics := c.Graphics
 	for _, g := range c.Request.GPUs {
-		gpus.UUIDs = append(gpus.UUIDs, g.UUID)
+		graphics.Visible = append(graphics.Visible, g.UUID)
 	}
-	trials, err := worker.OpenTrials(ctx, &c.Request.Spec, gpus)
+	trials, err := worker.OpenTrials(ctx, &c.Request.Spec, graphics)
 	if err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}

@@ -129,7 +129,8 @@ func (f *Facts) warm(a *arrangement, p *footprint.Sizer) (err error) {
 		return err
 	}
 	j := &a.job
-	a.layout.InFlightLimit, err = tuner.InFlightLimits(p, a.plan, a.layout.Split, samples(j), int(j.Pipelines), j.Recompute, rowMemory(j, len(a.plan)))
+	_, in := Memories(j, len(a.plan))
+	a.layout.InFlightLimit, err = tuner.InFlightLimits(p, a.plan, in, a.layout.Split, samples(j), int(j.Pipelines), j.Recompute, rowMemory(j, len(a.plan)))
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,8 @@ func (f *Facts) price(a *arrangement, p *footprint.Sizer) (err error) {
 	if !f.bounded(&a.job) {
 		return nil
 	}
-	a.memory, err = tuner.Memories(p, a.plan, a.layout.Split, samples(&a.job), int(a.job.Pipelines), a.job.Recompute)
+	_, in := Memories(&a.job, len(a.plan))
+	a.memory, err = tuner.Memories(p, a.plan, in, a.layout.Split, samples(&a.job), int(a.job.Pipelines), a.job.Recompute)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	workers "github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -64,7 +65,7 @@ func tryOut(t *testing.T, j *job.Job, plan schedule.Plan) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trials, err := workers.OpenTrials(t.Context(), s, workers.GPUs{})
+	trials, err := workers.OpenTrials(t.Context(), s, cuda.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -222,7 +222,8 @@ func (s *Spec) memory() ([]tuner.Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tuner.Memories(z, plan, split, samples(&s.Job), int(s.Job.Pipelines), s.Job.Recompute)
+	_, in := Memories(&s.Job, len(plan))
+	return tuner.Memories(z, plan, in, split, samples(&s.Job), int(s.Job.Pipelines), s.Job.Recompute)
 }
 
 // Split is, of each stage, its first layer and the one after its last; nil: by operations.

@@ -25,25 +25,20 @@ import (
 // Trials runs a job for a few batches at a time, each time laid over this host's devices in another way, and measures. Model and
 // data are opened once. Nothing is committed. Trials run one after the other.
 //
-//	trials, err := worker.OpenTrials(ctx, spec, worker.GPUs{})
+//	trials, err := worker.OpenTrials(ctx, spec, cuda.Config{})
 //	defer trials.Close()
 //	for _, c := range candidates {
 //	    result, err := trials.Run(ctx, worker.TrialConfig{Job: c.job, Plan: c.plan, WarmUp: 2, Batches: 8})
 //	}
 type Trials struct {
 	opened
-	gpus GPUs
+	graphics cuda.Config
 }
 
-// GPUs are those that trials run on.
-type GPUs struct {
-	UUIDs    []string
-	Graphics cuda.Config // where libraries are
-}
-
-// OpenTrials opens the model and the data of a job.
-func OpenTrials(ctx context.Context, s *spec.Spec, gpus GPUs) (*Trials, error) {
-	t := &Trials{gpus: gpus}
+// OpenTrials opens the model and the data of a job. graphics says where the libraries of GPUs are, and in Visible which GPUs the trials may have: the
+// process sees these from the first trial on, also where that needs fewer.
+func OpenTrials(ctx context.Context, s *spec.Spec, graphics cuda.Config) (*Trials, error) {
+	t := &Trials{graphics: graphics}
 	err := t.build(s)
 	if err == nil {
 		err = t.openWeights(s)
@@ -173,9 +168,9 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 // host lays the job of a trial over devices of its own.
 func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 	places := slices.Repeat([]control.StagePlace{{Node: "here"}}, c.Plan.Stages())
-	if g := c.Job.Devices.GPU; c.Job.Devices.Kind == job.KindGPU && int(g.Count) <= len(t.gpus.UUIDs) {
+	if g := c.Job.Devices.GPU; c.Job.Devices.Kind == job.KindGPU && int(g.Count) <= len(t.graphics.Visible) {
 		for k, row := range c.Plan.Placement() {
-			places[k].GPU = t.gpus.UUIDs[g.Of(row, len(c.Plan))]
+			places[k].GPU = t.graphics.Visible[g.Of(row, len(c.Plan))]
 		}
 	}
 	a := control.Assignment{
@@ -186,7 +181,7 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 	if err := checkAssignment(a, c.Plan); err != nil {
 		return nil, err
 	}
-	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Spec.Budget, graphics: t.gpus.Graphics}
+	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Spec.Budget, graphics: t.graphics}
 	err := errors.Join(h.cut(), h.newFeed())
 	if err == nil {
 		err = h.openDevices(ctx)
