@@ -110,7 +110,7 @@ test-cuda-emulated: deps ## the device on graphics processors, on a driver that 
 	@$(call need,g++,command -v g++,the tests are skipped)
 	$(GO) test $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer ./internal/gpu/...
 	$(GO) test $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
-	$(GO) test $(CUDA_TAGS) -run GPU ./cmd/avgpiped
+	$(GO) test $(CUDA_TAGS) -run GPU ./cmd/avgpiped ./internal/profile
 	$(GO) test $(CUDA_TAGS) ./bench/gpu
 
 .PHONY: gpu-smoke

@@ -111,7 +111,7 @@ type TrialResult struct {
 	// Worked is how many batches, of which every pipeline does one, the passes come to that the devices ran in the watched time. It
 	// is not quite len(Batches): some pipelines are ahead of the slowest one, further at one end of that time than at the other.
 	Worked float64
-	// Spans that ended in it, in the order in which they did.
+	// Spans that ended in it, in the order in which they did. Those of one device do not overlap: see inTurn.
 	Spans   []trace.Span
 	Stages  []StageTrial  // by stage
 	Devices []DeviceTrial // by row of the plan
@@ -233,6 +233,16 @@ func (w *watch) slowest(step int) (last time.Duration) {
 func (w *watch) result(h *host) TrialResult {
 	r := TrialResult{
 		Start: w.slowest(w.warmUp - 1), End: w.slowest(w.warmUp + w.batches - 1), PeakRSSBytes: peakRSS(),
+	}
+	onDevice := make(map[int][]*trace.Span)
+	for i := range w.spans {
+		if e := &w.spans[i]; e.Kind.OnDevice() {
+			row := h.hosted(e.Stage).on.row
+			onDevice[row] = append(onDevice[row], e)
+		}
+	}
+	for _, spans := range onDevice {
+		inTurn(spans)
 	}
 	r.Worked = worked(w.spans, r.Start, r.End, len(w.ended[0]))
 	for i := range w.batches {
