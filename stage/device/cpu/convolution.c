@@ -8,14 +8,11 @@
 // Images lie with their channels last and weights in PyTorch's order, as device.Convolution says. oneDNN may want the weights
 // in another order: a reorder packs them before the product, or unpacks and adds their gradient after it. Where the processor's bf16 units
 // are slow (avg_bf16_units), reorders also widen what is multiplied and in bf16.
-struct avg_convolution {
-    struct primitive primitive;
-};
 
-// The operands of a form, x first.
+// The operands of a form, in the order of avg_primitive_run.
 enum { X, WEIGHT, Y, CHANNELS, DESCRIPTIONS };
 
-static const struct primitive forms[] = {
+static const struct avg_product forms[] = {
     [AVG_FORWARD] = {.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}, .result = Y},
     [AVG_BACKWARD] = {.names = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST}, .result = X},
     [AVG_BACKWARD_WEIGHT] = {.names = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}, .result = WEIGHT, .adds = 1},
@@ -35,7 +32,7 @@ static dnnl_status_t describe(dnnl_memory_desc_t m[DESCRIPTIONS], const struct a
 }
 
 // create fills p. A backward is chosen with its forward as a hint.
-static dnnl_status_t create(struct avg_device *d, struct primitive *p, const struct avg_convolution_shape *s) {
+static dnnl_status_t create(struct avg_device *d, struct avg_product *p, const struct avg_convolution_shape *s) {
     const int units = s->bf16 && d->bf16_units;
     dnnl_dims_t strides = {s->stride, s->stride}, padding = {s->padding, s->padding};
     dnnl_memory_desc_t f[DESCRIPTIONS], m[DESCRIPTIONS], given[DESCRIPTIONS];
@@ -57,26 +54,10 @@ static dnnl_status_t create(struct avg_device *d, struct primitive *p, const str
     return status;
 }
 
-int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, struct avg_convolution **convolution) {
+int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, struct avg_product **product) {
     omp_set_num_threads(d->threads);  // a primitive divides its work when it is created
-    struct avg_convolution *c = *convolution = calloc(1, sizeof *c);
-    if (!c) return dnnl_out_of_memory;
-    c->primitive = forms[s.form];
-    dnnl_status_t status = create(d, &c->primitive, &s);
-    if (status != dnnl_success) {
-        avg_convolution_free(c);
-        *convolution = NULL;
-    }
-    return status;
-}
-
-void avg_convolution_free(struct avg_convolution *c) {
-    avg_primitive_destroy(&c->primitive);
-    free(c);
-}
-
-const char *avg_convolution_implementation(const struct avg_convolution *c) { return c->primitive.implementation; }
-
-int avg_convolution_run(struct avg_device *d, struct avg_convolution *c, void *y, void *x, void *weight, const float *bias) {
-    return avg_primitive_run(d, &c->primitive, (const void *[]){x, weight, y}, bias);
+    struct avg_product *p = calloc(1, sizeof *p);
+    if (!p) return dnnl_out_of_memory;
+    *p = forms[s.form];
+    return avg_made(p, create(d, p, &s), product);
 }

@@ -53,30 +53,26 @@ void avg_free(void *memory, size_t bytes);
 // avg_reserve returns the device's scratch memory, of at least so many bytes, or NULL. What it held is lost where it grows.
 void *avg_reserve(struct avg_device *d, size_t bytes);
 
-// A product is a oneDNN matrix product of fixed shape. flags are ORed. AVG_PACK_B: B is packed for several runs; those that
-// follow the first, with no other operation between, are given NULL for B.
+// A product is a oneDNN primitive of fixed shape: of matrices, or a convolution. flags are ORed. AVG_PACK_B: B is packed for several runs;
+// those that follow the first, with no other operation between, are given NULL for B.
 enum {
     AVG_TRANS_A = 1, AVG_TRANS_B = 2, AVG_ACCUMULATE = 4, AVG_BIAS = 8, AVG_BF16_A = 16, AVG_BF16_B = 32, AVG_BF16_C = 64, AVG_PACK_B = 128,
 };
 struct avg_product;
+// These return 0, or a oneDNN status.
 int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product);
 void avg_product_free(struct avg_product *p);
 int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias);
 const char *avg_product_implementation(const struct avg_product *p);
 
-// A convolution is one of its three forms as a oneDNN primitive of fixed shape.
+// A convolution is a product in one of three forms, of c the side of the output, a that of the input and b the weights: each the operand or its
+// gradient.
 enum avg_form { AVG_FORWARD, AVG_BACKWARD, AVG_BACKWARD_WEIGHT };
 struct avg_convolution_shape {
     int64_t b, height, width, in, out, oh, ow, kernel, stride, padding;
     int form, bias, bf16;  // bf16: what the form multiplies; its result is float
 };
-struct avg_convolution;
-
-// These return 0, or a oneDNN status. x is the side of the input, y that of the output: each the operand or its gradient.
-int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, struct avg_convolution **convolution);
-int avg_convolution_run(struct avg_device *d, struct avg_convolution *c, void *y, void *x, void *weight, const float *bias);
-void avg_convolution_free(struct avg_convolution *c);
-const char *avg_convolution_implementation(const struct avg_convolution *c);
+int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, struct avg_product **product);
 
 // The products of an LSTM's positions, for one shape: h W^T of one position of all samples, and the gradient that goes back.
 // The weights are laid out once per pass, as the products like them, for all positions; the other operands are gathered

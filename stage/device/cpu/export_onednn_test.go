@@ -11,9 +11,14 @@ func (d *Device) Restrict(isa string) bool { return d.restrict(isa) }
 func Denormals(keep bool) bool { return denormals(keep) }
 
 // Implementation names oneDNN's kernel for m.
-func (d *Device) Implementation(m device.Product) string { return d.implementation(m) }
+func (d *Device) Implementation(m device.Product) string {
+	return d.implementation(d.product(&device.MatMul{Product: m}))
+}
 
 // ConvolutionImplementations names oneDNN's kernels for the three forms of c on elements of type t.
 func (d *Device) ConvolutionImplementations(c device.ConvolutionShape, t device.Type) []string {
-	return d.convolutionImplementations(c, t)
+	op := &device.Convolution{ConvolutionShape: c}
+	return []string{
+		d.implementation(d.convolution(op, 0, c, t)), d.implementation(d.convolution(op, 1, c, t)), d.implementation(d.convolution(op, 2, c, t)),
+	}
 }

@@ -30,7 +30,7 @@ type Device struct {
 	cores        []int
 	memory       map[unsafe.Pointer]int // bytes of what Alloc returned
 	products     map[productKey]*C.struct_avg_product
-	convolutions map[C.struct_avg_convolution_shape]*C.struct_avg_convolution
+	convolutions map[C.struct_avg_convolution_shape]*C.struct_avg_product
 	lstms        map[lstmKey]*C.struct_avg_lstm
 	failure      error // the first since the last Synchronize
 	yielder      yielder
@@ -59,7 +59,7 @@ func Open(c Config) (*Device, error) {
 		cores:        c.Cores,
 		memory:       map[unsafe.Pointer]int{},
 		products:     map[productKey]*C.struct_avg_product{},
-		convolutions: map[C.struct_avg_convolution_shape]*C.struct_avg_convolution{},
+		convolutions: map[C.struct_avg_convolution_shape]*C.struct_avg_product{},
 		lstms:        map[lstmKey]*C.struct_avg_lstm{},
 	}
 	if status := C.avg_open(d.c, C.int(c.Threads)); status != 0 {
@@ -127,13 +127,6 @@ func (d *Device) Synchronize() error {
 	return err
 }
 
-// fail keeps the first failure for Synchronize.
-func (d *Device) fail(err error) {
-	if d.failure == nil {
-		d.failure = err
-	}
-}
-
 // Close implements device.Device.
 func (d *Device) Close() error {
 	if d.c == nil {
@@ -143,7 +136,7 @@ func (d *Device) Close() error {
 		C.avg_product_free(p)
 	}
 	for _, p := range d.convolutions {
-		C.avg_convolution_free(p)
+		C.avg_product_free(p)
 	}
 	for _, p := range d.lstms {
 		C.avg_lstm_free(p)
@@ -157,11 +150,19 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// statusError names a oneDNN status.
+// ended keeps the failure of an operation, of a status other than 0, for Synchronize. It lets the scheduler run.
+func (d *Device) ended(op device.Op, status C.int) {
+	if status != 0 && d.failure == nil {
+		d.failure = fmt.Errorf("cpu device: %s: %w", device.Describe(op), statusError(status))
+	}
+	d.yielder.yield()
+}
+
+// statusError names a oneDNN status, or that of kernels which found no memory for scratch.
 func statusError(status C.int) error {
 	switch status {
-	case C.dnnl_out_of_memory:
-		return errors.New("out of memory")
+	case C.dnnl_out_of_memory, -1:
+		return fmt.Errorf("out of memory, %d bytes available", device.HostAvailable())
 	case C.dnnl_invalid_arguments:
 		return errors.New("invalid arguments")
 	case C.dnnl_unimplemented:
@@ -170,45 +171,41 @@ func statusError(status C.int) error {
 	return fmt.Errorf("status %d", int(status))
 }
 
-// matMul runs device.MatMul. The primitive of a shape is built at its first use.
+// built returns what op needs from those that have been built, by key. It is built at its first use; nil when that failed.
+func built[K, P comparable](d *Device, op device.Op, all map[K]P, key K, build func(*P) C.int) P {
+	if p, ok := all[key]; ok {
+		return p
+	}
+	var p P
+	if status := build(&p); status != 0 {
+		d.ended(op, status)
+	} else {
+		all[key] = p
+	}
+	return p
+}
+
 func (d *Device) matMul(o *device.MatMul) {
 	if d.hasFewRows(o) {
 		d.fewRows(o)
-		return
+	} else if p := d.product(o); p != nil {
+		d.ended(o, C.avg_product_run(d.c, p, o.C.Pointer(), o.A.Pointer(), o.B.Pointer(), floats(o.Bias)))
 	}
-	p, err := d.product(o.Product, o.C.Type(), o.A.Type(), o.B.Type())
-	if err != nil {
-		d.fail(err)
-		return
-	}
-	if status := C.avg_product_run(d.c, p, o.C.Pointer(), o.A.Pointer(), o.B.Pointer(), floats(o.Bias)); status != 0 {
-		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: %w", o.M, o.N, o.K, statusError(status)))
-	}
-	d.yielder.yield()
 }
 
-// product returns the primitive for m with C, A and B of these types.
-func (d *Device) product(m device.Product, c, a, b device.Type) (*C.struct_avg_product, error) {
-	key := productKey{m.M, m.N, m.K, truth(m.TransA)*C.AVG_TRANS_A | truth(m.TransB)*C.AVG_TRANS_B | truth(m.Accumulate)*C.AVG_ACCUMULATE |
-		truth(!m.Bias.Absent())*C.AVG_BIAS | truth(a == device.BF16)*C.AVG_BF16_A | truth(b == device.BF16)*C.AVG_BF16_B | truth(c == device.BF16)*C.AVG_BF16_C}
-	if p := d.products[key]; p != nil {
-		return p, nil
-	}
-	var p *C.struct_avg_product
-	status := C.avg_product_new(d.c, C.int64_t(m.M), C.int64_t(m.N), C.int64_t(m.K), key.flags, &p)
-	if status != 0 {
-		return nil, fmt.Errorf("cpu device: build the product M=%d N=%d K=%d TransA=%v TransB=%v: %w",
-			m.M, m.N, m.K, m.TransA, m.TransB, statusError(status))
-	}
-	d.products[key] = p
-	return p, nil
+// product returns the primitive for a product.
+func (d *Device) product(o *device.MatMul) *C.struct_avg_product {
+	key := productKey{o.M, o.N, o.K, truth(o.TransA)*C.AVG_TRANS_A | truth(o.TransB)*C.AVG_TRANS_B | truth(o.Accumulate)*C.AVG_ACCUMULATE |
+		truth(!o.Bias.Absent())*C.AVG_BIAS | brain(o.A)*C.AVG_BF16_A | brain(o.B)*C.AVG_BF16_B | brain(o.C)*C.AVG_BF16_C}
+	return built(d, o, d.products, key, func(p **C.struct_avg_product) C.int {
+		return C.avg_product_new(d.c, C.int64_t(key.m), C.int64_t(key.n), C.int64_t(key.k), key.flags, p)
+	})
 }
 
-// implementation names oneDNN's kernel for m, for tests.
-func (d *Device) implementation(m device.Product) string {
-	p, err := d.product(m, device.F32, device.F32, device.F32)
-	if err != nil {
-		return err.Error()
+// implementation names oneDNN's kernel for a product, for tests.
+func (d *Device) implementation(p *C.struct_avg_product) string {
+	if p == nil {
+		return d.Synchronize().Error()
 	}
 	return C.GoString(C.avg_product_implementation(p))
 }

@@ -7,11 +7,7 @@ package cpu
 */
 import "C"
 
-import (
-	"fmt"
-
-	"github.com/avgpipe/avgpipe/stage/device"
-)
+import "github.com/avgpipe/avgpipe/stage/device"
 
 // fewRows is up to how many rows of A a product reads B as it lies, once for MOST_ROWS of them. oneDNN brings B into blocks first, which pays
 // when many rows use them. mostStripRows is up to how many strips are faster than oneDNN, or as fast, where their kernel runs.
@@ -35,22 +31,16 @@ func (d *Device) fewRows(o *device.MatMul) {
 		c: elements(o.C), a: elements(o.A), b: elements(o.B), bias: floats(o.Bias), m: size(o.M), n: size(o.N), k: size(o.K),
 		transposed: truth(o.TransB), accumulate: truth(o.Accumulate),
 	}
-	status := C.int(0)
 	if o.M <= fewRows {
-		status = C.avg_few_rows(d.c, p)
+		d.ended(o, C.avg_few_rows(d.c, p))
 	} else {
-		status = C.avg_strips(d.c, p)
+		d.ended(o, C.avg_strips(d.c, p))
 	}
-	if status != 0 {
-		d.fail(fmt.Errorf("cpu device: product M=%d N=%d K=%d: no memory for scratch, %d bytes available", o.M, o.N, o.K, device.HostAvailable()))
-	}
-	d.yielder.yield()
 }
 
 func (d *Device) cachedAttention(o *device.CachedAttention) {
-	status := C.avg_cached_attention(d.c, C.struct_cached_attention{
+	d.ended(o, C.avg_cached_attention(d.c, C.struct_cached_attention{
 		out: chars(o.Out), q: chars(o.Q), k: chars(o.K), v: chars(o.V), b: size(o.B), t: size(o.T), h: size(o.H), kv: size(o.KV), s: size(o.S),
 		capacity: size(o.Capacity), past: size(o.Past), q_stride: size(o.QStride), window: size(o.Window), bf16: brain(o.K),
-	})
-	d.attended("cached attention", device.AttentionShape{T: o.Past + o.T, S: o.S}, status)
+	}))
 }

@@ -7,54 +7,34 @@ package cpu
 */
 import "C"
 
-import (
-	"fmt"
-
-	"github.com/avgpipe/avgpipe/stage/device"
-)
+import "github.com/avgpipe/avgpipe/stage/device"
 
 // lstmKey is everything that the products of an LSTM are built for.
 type lstmKey struct {
 	b, t, h int
-	weight  device.Type
+	bf16    C.int // the weights
 }
 
-// lstm returns the products for a shape and a type of weights, built at its first use; nil when that failed, which Synchronize then reports.
-func (d *Device) lstm(l device.LSTMShape, weight device.Mem) *C.struct_avg_lstm {
-	key := lstmKey{b: l.B, t: l.T, h: l.H, weight: weight.Type()}
-	if p := d.lstms[key]; p != nil {
-		return p
-	}
-	var p *C.struct_avg_lstm
-	if status := C.avg_lstm_new(d.c, size(l.B), size(l.T), size(l.H), brain(weight), &p); status != 0 {
-		d.fail(fmt.Errorf("cpu device: build the products of an LSTM of B=%d T=%d H=%d: %w", l.B, l.T, l.H, statusError(status)))
-		return nil
-	}
-	d.lstms[key] = p
-	return p
-}
-
-// lstmStatus keeps a failure of an LSTM for Synchronize.
-func (d *Device) lstmStatus(op string, l device.LSTMShape, status C.int) {
-	if status != 0 {
-		d.fail(fmt.Errorf("cpu device: %s of B=%d T=%d H=%d: %w", op, l.B, l.T, l.H, statusError(status)))
-	}
-	d.yielder.yield()
+// lstm returns the products for a shape and a type of weights.
+func (d *Device) lstm(op device.Op, l device.LSTMShape, weight device.Mem) *C.struct_avg_lstm {
+	return built(d, op, d.lstms, lstmKey{l.B, l.T, l.H, brain(weight)}, func(p **C.struct_avg_lstm) C.int {
+		return C.avg_lstm_new(d.c, size(l.B), size(l.T), size(l.H), brain(weight), p)
+	})
 }
 
 // doRecurrent runs the operations of recurrent networks. It reports whether op is one.
 func (d *Device) doRecurrent(op device.Op) bool {
 	switch o := op.(type) {
 	case *device.LSTM:
-		if p := d.lstm(o.LSTMShape, o.Weight); p != nil {
-			d.lstmStatus("LSTM", o.LSTMShape, C.avg_lstm(d.c, p, C.struct_lstm{
+		if p := d.lstm(o, o.LSTMShape, o.Weight); p != nil {
+			d.ended(o, C.avg_lstm(d.c, p, C.struct_lstm{
 				out: floats(o.Out), gates: floats(o.Gates), cells: floats(o.Cells), previous: o.Previous.Pointer(), weight: o.Weight.Pointer(),
 				before: floats(o.Before), mask: integers(o.Mask), out_stride: size(o.OutStride), reverse: truth(o.Reverse),
 			}))
 		}
 	case *device.LSTMBackward:
-		if p := d.lstm(o.LSTMShape, o.Weight); p != nil {
-			d.lstmStatus("LSTM backward", o.LSTMShape, C.avg_lstm_backward(d.c, p, C.struct_lstm{
+		if p := d.lstm(o, o.LSTMShape, o.Weight); p != nil {
+			d.ended(o, C.avg_lstm_backward(d.c, p, C.struct_lstm{
 				dgates: floats(o.DGates), carry: floats(o.Carry), dout: floats(o.DOut), gates: floats(o.Gates), cells: floats(o.Cells),
 				weight: o.Weight.Pointer(), mask: integers(o.Mask), out_stride: size(o.OutStride), reverse: truth(o.Reverse),
 			}))

@@ -7,28 +7,24 @@ package cpu
 */
 import "C"
 
-import (
-	"fmt"
-
-	"github.com/avgpipe/avgpipe/stage/device"
-)
+import "github.com/avgpipe/avgpipe/stage/device"
 
 // doVision runs the operations of convolutional networks. It reports whether op is one.
 func (d *Device) doVision(op device.Op) bool {
 	switch o := op.(type) {
 	case *device.Convolution:
-		d.convolve(C.AVG_FORWARD, o.Y, o.X, o.Weight, o.ConvolutionShape)
+		d.convolve(o, C.AVG_FORWARD, o.Y, o.X, o.Weight, o.ConvolutionShape)
 	case *device.ConvolutionBackward:
-		d.convolve(C.AVG_BACKWARD, o.DY, o.DX, o.Weight, o.ConvolutionShape)
+		d.convolve(o, C.AVG_BACKWARD, o.DY, o.DX, o.Weight, o.ConvolutionShape)
 	case *device.ConvolutionBackwardWeight:
-		d.convolve(C.AVG_BACKWARD_WEIGHT, o.DY, o.X, o.DWeight, o.ConvolutionShape)
+		d.convolve(o, C.AVG_BACKWARD_WEIGHT, o.DY, o.X, o.DWeight, o.ConvolutionShape)
 	case *device.GroupMoments:
-		d.imaged("group moments", C.avg_group_moments(d.c, floats(o.Mean), floats(o.Variance), floats(o.X), normShape(o.GroupShape)))
+		d.ended(o, C.avg_group_moments(d.c, floats(o.Mean), floats(o.Variance), floats(o.X), normShape(o.GroupShape)))
 	case *device.GroupNorm:
-		d.imaged("group norm", C.avg_group_norm(d.c, floats(o.Y), floats(o.X), floats(o.Skip), floats(o.Mean),
+		d.ended(o, C.avg_group_norm(d.c, floats(o.Y), floats(o.X), floats(o.Skip), floats(o.Mean),
 			floats(o.Variance), floats(o.Weight), floats(o.Bias), normShape(o.GroupShape)))
 	case *device.GroupNormBackward:
-		d.imaged("group norm backward", C.avg_group_norm_backward(d.c, floats(o.DX), floats(o.DZ), floats(o.Sums),
+		d.ended(o, C.avg_group_norm_backward(d.c, floats(o.DX), floats(o.DZ), floats(o.Sums),
 			floats(o.DY), floats(o.X), floats(o.Skip), floats(o.Mean), floats(o.Variance), floats(o.Weight), floats(o.Bias), normShape(o.GroupShape)))
 	case *device.MaxPool:
 		C.avg_max_pool(d.c, floats(o.Y), floats(o.X), poolShape(o.Pool))
@@ -46,70 +42,28 @@ func (d *Device) doVision(op device.Op) bool {
 	return true
 }
 
-// convolve runs one form of c; y and x are the sides of its output and its input. The primitive of a shape is built at its first use.
-func (d *Device) convolve(form C.int, y, x, weight device.Mem, c device.ConvolutionShape) {
-	if form != C.AVG_FORWARD {
-		c.Bias = device.Mem{}
-	}
+// convolve runs one form of c; y and x are the sides of its output and its input.
+func (d *Device) convolve(op device.Op, form C.int, y, x, weight device.Mem, c device.ConvolutionShape) {
 	multiplied := y.Type()
 	if form == C.AVG_FORWARD {
 		multiplied = x.Type()
+	} else {
+		c.Bias = device.Mem{}
 	}
-	p, err := d.convolution(form, c, multiplied)
-	if err != nil {
-		d.fail(err)
-		return
+	if p := d.convolution(op, form, c, multiplied); p != nil {
+		d.ended(op, C.avg_product_run(d.c, p, y.Pointer(), x.Pointer(), weight.Pointer(), floats(c.Bias)))
 	}
-	if status := C.avg_convolution_run(d.c, p, y.Pointer(), x.Pointer(), weight.Pointer(), floats(c.Bias)); status != 0 {
-		d.fail(fmt.Errorf("cpu device: %s: %w", words(form, c), statusError(status)))
-	}
-	d.yielder.yield()
-}
-
-// words describes a convolution for messages.
-func words(form C.int, c device.ConvolutionShape) string {
-	kind := [...]string{C.AVG_FORWARD: "", C.AVG_BACKWARD: "input gradient of the ", C.AVG_BACKWARD_WEIGHT: "weight gradient of the "}[form]
-	return fmt.Sprintf("%sconvolution %dx%dx%d to %d channels, window %d, stride %d, padding %d, %d samples",
-		kind, c.Height, c.Width, c.In, c.Out, c.Kernel, c.Stride, c.Padding, c.B)
 }
 
 // convolution returns the primitive for one form of c that multiplies elements of type t.
-func (d *Device) convolution(form C.int, c device.ConvolutionShape, t device.Type) (*C.struct_avg_convolution, error) {
+func (d *Device) convolution(op device.Op, form C.int, c device.ConvolutionShape, t device.Type) *C.struct_avg_product {
 	oh, ow := c.Output()
 	shape := C.struct_avg_convolution_shape{
 		b: C.int64_t(c.B), height: C.int64_t(c.Height), width: C.int64_t(c.Width), in: C.int64_t(c.In), out: C.int64_t(c.Out),
 		oh: C.int64_t(oh), ow: C.int64_t(ow), kernel: C.int64_t(c.Kernel), stride: C.int64_t(c.Stride),
 		padding: C.int64_t(c.Padding), form: form, bias: truth(!c.Bias.Absent()), bf16: truth(t == device.BF16),
 	}
-	if p := d.convolutions[shape]; p != nil {
-		return p, nil
-	}
-	var p *C.struct_avg_convolution
-	if status := C.avg_convolution_new(d.c, shape, &p); status != 0 {
-		return nil, fmt.Errorf("cpu device: build the %s: %w", words(form, c), statusError(status))
-	}
-	d.convolutions[shape] = p
-	return p, nil
-}
-
-// convolutionImplementations names oneDNN's kernels for the three forms of c on elements of type t, for tests.
-func (d *Device) convolutionImplementations(c device.ConvolutionShape, t device.Type) []string {
-	var names []string
-	for form := range C.int(3) {
-		p, err := d.convolution(form, c, t)
-		if err != nil {
-			return []string{err.Error()}
-		}
-		names = append(names, C.GoString(C.avg_convolution_implementation(p)))
-	}
-	return names
-}
-
-// imaged keeps the failure of an operation that found no memory for scratch.
-func (d *Device) imaged(op string, status C.int) {
-	if status != 0 {
-		d.fail(fmt.Errorf("cpu device: %s: no memory for scratch, %d bytes available", op, device.HostAvailable()))
-	}
+	return built(d, op, d.convolutions, shape, func(p **C.struct_avg_product) C.int { return C.avg_convolution_new(d.c, shape, p) })
 }
 
 func normShape(n device.GroupShape) C.struct_group_norm {

@@ -1,6 +1,7 @@
 //go:build onednn && cgo && linux && amd64
 
 #include <omp.h>
+#include <stdlib.h>
 
 #include "primitives.h"
 
@@ -39,14 +40,14 @@ static dnnl_status_t reorder(struct avg_device *d, dnnl_primitive_t *primitive, 
 }
 
 // take makes a memory in scratch, at a multiple of 64 bytes.
-static dnnl_status_t take(struct avg_device *d, struct primitive *p, int i, const dnnl_memory_desc_t *desc) {
+static dnnl_status_t take(struct avg_device *d, struct avg_product *p, int i, const dnnl_memory_desc_t *desc) {
     p->offsets[i] = p->scratch_bytes;
     p->scratch_bytes += (dnnl_memory_desc_get_size(desc) + 63) / 64 * 64;
     return dnnl_memory_create(&p->taken[i], desc, d->engine, DNNL_MEMORY_NONE);
 }
 
 // operand makes the memory of an operand: the caller's or, where the primitive takes it otherwise, in scratch.
-static dnnl_status_t operand(struct avg_device *d, struct primitive *p, int i, const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted) {
+static dnnl_status_t operand(struct avg_device *d, struct avg_product *p, int i, const dnnl_memory_desc_t *given, const dnnl_memory_desc_t *wanted) {
     const int result = i == p->result, adds = result && p->adds;
     if (!adds && dnnl_memory_desc_equal(given, wanted)) return dnnl_memory_create(&p->taken[i], wanted, d->engine, DNNL_MEMORY_NONE);
     dnnl_status_t status = take(d, p, i, wanted);
@@ -55,7 +56,7 @@ static dnnl_status_t operand(struct avg_device *d, struct primitive *p, int i, c
     return status;
 }
 
-dnnl_status_t avg_primitive_create(struct avg_device *d, struct primitive *p, const void *operation, const_dnnl_primitive_desc_t hint,
+dnnl_status_t avg_primitive_create(struct avg_device *d, struct avg_product *p, const void *operation, const_dnnl_primitive_desc_t hint,
                                    int accumulate, const dnnl_memory_desc_t given[OPERANDS], const dnnl_memory_desc_t *bias) {
     dnnl_primitive_desc_t desc = NULL;
     dnnl_status_t status = avg_describe(d, &desc, operation, hint, accumulate);
@@ -71,12 +72,22 @@ dnnl_status_t avg_primitive_create(struct avg_device *d, struct primitive *p, co
 }
 
 // oneDNN ignores what is NULL.
-void avg_primitive_destroy(struct primitive *p) {
+void avg_product_free(struct avg_product *p) {
+    if (!p) return;
     for (int i = 0; i < MEMORIES; i++) dnnl_memory_destroy(p->taken[i]);
     for (int i = 0; i < OPERANDS; i++) dnnl_memory_destroy(p->given[i]);
     for (int i = 0; i < OPERANDS; i++) dnnl_primitive_destroy(p->reorders[i]);
     dnnl_primitive_destroy(p->compute);
+    free(p);
 }
+
+int avg_made(struct avg_product *p, dnnl_status_t status, struct avg_product **product) {
+    if (status != dnnl_success) avg_product_free(p);
+    *product = status == dnnl_success ? p : NULL;
+    return status;
+}
+
+const char *avg_product_implementation(const struct avg_product *p) { return p->implementation; }
 
 static dnnl_status_t run_reorder(struct avg_device *d, dnnl_primitive_t primitive, dnnl_memory_t from, dnnl_memory_t to) {
     dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
@@ -84,7 +95,7 @@ static dnnl_status_t run_reorder(struct avg_device *d, dnnl_primitive_t primitiv
 }
 
 // oneDNN does not write through the handles of sources.
-dnnl_status_t avg_primitive_run(struct avg_device *d, struct primitive *p, const void *const operands[OPERANDS], const float *bias) {
+dnnl_status_t avg_primitive_run(struct avg_device *d, struct avg_product *p, const void *const operands[OPERANDS], const float *bias) {
     omp_set_num_threads(d->threads);
     char *scratch = d->scratch;
     dnnl_exec_arg_t args[MEMORIES] = {{DNNL_ARG_SCRATCHPAD, p->taken[SCRATCH]}, {DNNL_ARG_BIAS, p->taken[BIAS]}};

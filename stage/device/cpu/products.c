@@ -9,10 +9,6 @@
 //
 // Where the processor's bf16 units are fast (avg_bf16_units), a product of two bf16 operands is oneDNN's own. Elsewhere such operands are
 // widened and multiplied as floats: the same products, exact, and sums in float either way.
-struct avg_product {
-    struct primitive primitive;
-    struct gradient gradient;  // where avg_gradient computes it: k is not 0, and there is no primitive
-};
 
 // matrix describes (rows, columns), stored as it is or transposed.
 static dnnl_status_t matrix(dnnl_memory_desc_t *desc, int64_t rows, int64_t columns, int transposed, int bf16) {
@@ -46,7 +42,7 @@ static int gradient_of(const struct avg_device *d, int64_t m, int64_t n, int64_t
 }
 
 // create fills p with a product of oneDNN's.
-static dnnl_status_t create(struct avg_device *d, struct primitive *p, int64_t m, int64_t n, int64_t k, int flags) {
+static dnnl_status_t create(struct avg_device *d, struct avg_product *p, int64_t m, int64_t n, int64_t k, int flags) {
     const int bf16 = d->bf16_units && (flags & AVG_BF16_A) && (flags & AVG_BF16_B);
     dnnl_memory_desc_t given[OPERANDS], taken[OPERANDS], row, *bias = flags & AVG_BIAS ? &row : NULL;
     dnnl_matmul_desc_t operation;
@@ -58,36 +54,22 @@ static dnnl_status_t create(struct avg_device *d, struct primitive *p, int64_t m
     TRY(weights(&taken[1], m, n, k, flags, bf16));
     TRY(matrix(&taken[2], m, n, 0, bf16 && (flags & AVG_BF16_C)));
     TRY(dnnl_matmul_desc_init(&operation, &taken[0], &taken[1], bias, &taken[2]));
-    *p = (struct primitive){.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}, .result = 2};
+    *p = (struct avg_product){.names = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}, .result = 2};
     TRY(avg_primitive_create(d, p, &operation, NULL, flags & AVG_ACCUMULATE, given, bias));
     return status;
 }
 
 int avg_product_new(struct avg_device *d, int64_t m, int64_t n, int64_t k, int flags, struct avg_product **product) {
     omp_set_num_threads(d->threads);  // a primitive divides its work when it is created
-    struct avg_product *p = *product = calloc(1, sizeof *p);
+    struct avg_product *p = calloc(1, sizeof *p);
     if (!p) return dnnl_out_of_memory;
-    if (gradient_of(d, m, n, k, flags, &p->gradient)) {
-        p->primitive.implementation = "gradient:avx512_core_bf16";
-        return dnnl_success;
-    }
-    dnnl_status_t status = create(d, &p->primitive, m, n, k, flags);
-    if (status != dnnl_success) {
-        avg_product_free(p);
-        *product = NULL;
-    }
-    return status;
+    if (!gradient_of(d, m, n, k, flags, &p->gradient)) return avg_made(p, create(d, p, m, n, k, flags), product);
+    p->implementation = "gradient:avx512_core_bf16";
+    return avg_made(p, dnnl_success, product);
 }
-
-void avg_product_free(struct avg_product *p) {
-    if (p) avg_primitive_destroy(&p->primitive);
-    free(p);
-}
-
-const char *avg_product_implementation(const struct avg_product *p) { return p->primitive.implementation; }
 
 int avg_product_run(struct avg_device *d, struct avg_product *p, void *c, const void *a, const void *b, const float *bias) {
-    if (!p->gradient.k) return avg_primitive_run(d, &p->primitive, (const void *[]){a, b, c}, bias);
+    if (!p->gradient.k) return avg_primitive_run(d, p, (const void *[]){a, b, c}, bias);
     struct gradient g = p->gradient;
     g.c = c, g.a = a, g.b = b;
     return avg_gradient(d, g) ? dnnl_out_of_memory : dnnl_success;
