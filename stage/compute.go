@@ -88,8 +88,8 @@ func (c Config) checkTypes() error {
 		in, _ := layer.Ports(layers[i], c.size())
 		for j := range min(len(in), len(out)) {
 			if in[j].Type != out[j].Type {
-				return fmt.Errorf("%s: layer %s gives %s in %v and layer %s takes it in %v: the model does not compute in %v",
-					c.what(), layer.Name(layers[i-1]), out[j].Name, out[j].Type, layer.Name(layers[i]), in[j].Type, c.Compute)
+				return fmt.Errorf("layer %s gives %s in %v and layer %s takes it in %v: the model does not compute in %v",
+					layer.Name(layers[i-1]), out[j].Name, out[j].Type, layer.Name(layers[i]), in[j].Type, c.Compute)
 			}
 		}
 	}

@@ -76,6 +76,7 @@ func (c Config) plan() (*Computed, error) {
 	var length int
 	s.tensors, length = place(s.layers, false)
 	s.shape = s.passes.shape(c, length)
+	s.shape.InFlightBytes = s.inFlight() * device.F32.Bytes()
 	for _, t := range s.tensors {
 		s.shape.ParameterNames = append(s.shape.ParameterNames, t.Name)
 	}

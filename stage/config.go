@@ -108,21 +108,15 @@ func (c Config) Validate() error {
 	case c.HandedInputs < 0 || c.HandedInputs > 0 && c.first() || c.HandedOutputs < 0 || c.HandedOutputs > 0 && c.last():
 		return fmt.Errorf("%s: %d inputs and %d outputs are handed over in device memory; at least 0 are possible, and none at the ends of a pipeline",
 			c.what(), c.HandedInputs, c.HandedOutputs)
-	}
-	if c.Compute != device.F32 && c.Compute != device.BF16 {
+	case c.Compute != device.F32 && c.Compute != device.BF16:
 		return fmt.Errorf("%s: products cannot compute in %v; f32 and bf16 are possible", c.what(), c.Compute)
-	}
-	if c.Boundary != device.F32 && c.Boundary != device.BF16 {
+	case c.Boundary != device.F32 && c.Boundary != device.BF16:
 		return fmt.Errorf("%s: activations cannot cross boundaries in %v; f32 and bf16 are possible", c.what(), c.Boundary)
 	}
-	if err := c.checkTypes(); err != nil {
-		return err
-	}
-	if err := c.Recompute.validate(); err != nil {
-		return fmt.Errorf("%s: %w", c.what(), err)
-	}
-	if err := c.Optimizer.Validate(); err != nil {
-		return fmt.Errorf("%s: %w", c.what(), err)
+	for _, check := range []func() error{c.checkTypes, c.Recompute.validate, c.Optimizer.Validate} {
+		if err := check(); err != nil {
+			return fmt.Errorf("%s: %w", c.what(), err)
+		}
 	}
 	return nil
 }
@@ -157,10 +151,9 @@ func (c Config) Shape() (Shape, error) {
 func (p *passes) shape(c Config, parameters int) Shape {
 	s := Shape{
 		First: c.first(), Last: c.last(), Samples: c.Samples,
-		InputBytes:    layer.Words(p.in) * device.F32.Bytes(),
-		OutputBytes:   layer.Words(p.out) * device.F32.Bytes(),
-		Parameters:    parameters,
-		InFlightBytes: p.inFlight(c) * device.F32.Bytes(),
+		InputBytes:  layer.Words(p.in) * device.F32.Bytes(),
+		OutputBytes: layer.Words(p.out) * device.F32.Bytes(),
+		Parameters:  parameters,
 	}
 	if c.ForwardOnly {
 		s.ForwardFLOPs, _ = p.output.Forward.Cost()

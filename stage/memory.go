@@ -2,6 +2,7 @@ package stage
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -43,11 +44,16 @@ func (c Config) passes() passes {
 }
 
 // ops are the operations of all passes.
-func (p *passes) ops() (all []device.Op) {
+func (p *passes) ops() []device.Op {
 	t := &p.training
-	for _, pass := range []*program.Program{p.output.Forward, p.losses.Forward, t.Forward, t.Whole, t.Input, t.Weight} {
-		if pass != nil {
-			all = append(all, pass.Ops()...)
+	return ops(p.output.Forward, p.losses.Forward, t.Forward, t.Whole, t.Input, t.Weight)
+}
+
+// ops are the operations of programs, of which some may be nil.
+func ops(programs ...*program.Program) (all []device.Op) {
+	for _, p := range programs {
+		if p != nil {
+			all = append(all, p.Ops()...)
 		}
 	}
 	return all
@@ -66,19 +72,11 @@ func (c *Computed) prepare() error {
 // floats is the float32 that so many bytes take, a multiple of 4.
 func floats(bytes int) int { return bytes / device.F32.Bytes() }
 
-// inFlight is the float32 of one slot: what a micro-batch keeps between its passes, and its running statistics. A device that cannot read the
-// host's memory has a copy of the targets, and of an input that comes from there.
-func (p *passes) inFlight(c Config) int {
-	n := floats(p.training.Saved) + c.statisticsWords()
-	if !c.Device.Host() {
-		if c.HandedInputs == 0 {
-			n += layer.Padded(layer.Words(p.in))
-		}
-		if c.last() {
-			n += layer.Padded(c.Model.Loss.Targets(c.size()))
-		}
-	}
-	return n
+// inFlight is the float32 of one slot.
+func (c *Computed) inFlight() int {
+	cut := cutter{mem: device.NewSymbol(device.F32, math.MaxInt/8)}
+	c.cutSlot(&cut)
+	return cut.at
 }
 
 // slot is the memory that a micro-batch holds between its forward and its backward.
@@ -92,8 +90,8 @@ type slot struct {
 	// input and targets are the caller's buffers where the device can use these.
 	input, targets device.Mem
 	scale          float32 // of the loss
-	// grads are the gradients of each tensor with the slot's own memory for running statistics; nil where statistics are counted at once.
-	grads []device.Mem
+	// statistics are the slot's own gradients of those tensors that are running statistics; nil where these are counted at once.
+	statistics []device.Mem
 }
 
 type slotState uint8
@@ -142,16 +140,13 @@ func (c *Computed) allocVector(price *int64, what string) (device.Mem, error) {
 	return m.Slice(0, c.shape.Parameters), nil
 }
 
-func (c *Computed) newSlot() (slot, error) {
-	m, err := c.alloc(&c.price.Activations, "a slot for a micro-batch", device.F32, c.passes.inFlight(c.config))
-	if err != nil {
-		return slot{}, err
-	}
-	cut := cutter{mem: m}
+// cutSlot lays a slot out: what a micro-batch keeps between its passes, and its running statistics. A device that cannot read the host's memory
+// has a copy of the targets, and of an input that comes from there.
+func (c *Computed) cutSlot(cut *cutter) slot {
 	s := slot{saved: cut.take(floats(c.passes.training.Saved))}
-	c.cutStatistics(&s, &cut)
+	c.cutStatistics(&s, cut)
 	if c.host {
-		return s, nil
+		return s
 	}
 	if !c.handed {
 		s.input = layer.View(cut.take(layer.Words(c.passes.in)), c.passes.in)
@@ -160,7 +155,7 @@ func (c *Computed) newSlot() (slot, error) {
 		targets := c.config.Model.Loss.Targets(c.config.size())
 		s.targets = cut.take(targets).As(device.I32, targets)
 	}
-	return s, nil
+	return s
 }
 
 // allocatePasses makes the memory that forward and backward passes work on.
@@ -176,11 +171,11 @@ func (c *Computed) allocatePasses() (err error) {
 		return err
 	}
 	for range c.config.Slots {
-		s, err := c.newSlot()
+		m, err := c.alloc(&c.price.Activations, "a slot for a micro-batch", device.F32, c.inFlight())
 		if err != nil {
 			return err
 		}
-		c.slots = append(c.slots, s)
+		c.slots = append(c.slots, c.cutSlot(&cutter{mem: m}))
 	}
 	for range c.config.WeightSlots {
 		kept, err := c.alloc(&c.price.Activations, "a weight slot", device.F32, floats(p.training.Kept))
@@ -195,16 +190,15 @@ func (c *Computed) allocatePasses() (err error) {
 // bind is the memory of a pass of a micro-batch: what it keeps, its weights and its gradients.
 func (c *Computed) bind(s *slot) *program.Memory {
 	m, n := &c.memory, len(c.tensors)+len(c.frozen.tensors)
-	grads := c.role(gradient)
-	if s.grads != nil {
-		grads = s.grads
-	}
 	m.Saved, m.Kept = s.saved, s.kept
 	m.External[layer.Input], m.External[layer.Targets] = s.input, s.targets
 	m.External[layer.Losses], m.External[layer.LossSum] = c.losses, c.lossSum
 	for i := range c.tensors {
 		at := layer.Parameters + c.tensors[i].index
-		m.External[at], m.External[at+n] = s.weights[i], grads[i]
+		m.External[at], m.External[at+n] = s.weights[i], c.role(gradient)[i]
+		if s.statistics != nil && !s.statistics[i].Absent() {
+			m.External[at+n] = s.statistics[i]
+		}
 	}
 	return m
 }

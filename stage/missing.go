@@ -5,7 +5,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
-	"github.com/avgpipe/avgpipe/stage/program"
 )
 
 // MissingError says that a device lacks an operation that a part of a stage needs.
@@ -29,13 +28,12 @@ func (c Config) CheckOperations() error {
 }
 
 func (c *Computed) checkOperations() error {
-	p := &c.passes
-	op, part := c.missing(p.output.Forward, p.losses.Forward, p.training.Forward, p.training.Whole), "the loss"
+	op, part := c.missing(c.passes.ops()), "the loss"
 	if op != nil {
 		for _, l := range c.layers {
 			run := layer.Run{Layers: []layer.Layer{l}, Size: c.config.size()}
-			training := run.Training()
-			if own := c.missing(training.Forward, training.Whole, run.Evaluation().Forward); own != nil {
+			alone := passes{training: run.Training(), output: run.Evaluation()}
+			if own := c.missing(alone.ops()); own != nil {
 				op, part = own, "layer "+layer.Name(l)
 				break
 			}
@@ -46,7 +44,7 @@ func (c *Computed) checkOperations() error {
 		if err := updates.allocate(); err != nil {
 			return err
 		}
-		op, part = c.missing(updates.between.programs()...), "the optimizer"
+		op, part = c.missing(ops(updates.between.programs()...)), "the optimizer"
 	}
 	if op == nil {
 		return nil
@@ -54,16 +52,11 @@ func (c *Computed) checkOperations() error {
 	return fmt.Errorf("%s: %w", c.config.what(), &MissingError{Part: part, Operation: device.NameOf(op), Device: c.dev.Name()})
 }
 
-// missing is the first operation of programs, of which some may be nil, that the device lacks; nil where it has all.
-func (c *Computed) missing(programs ...*program.Program) device.Op {
-	for _, p := range programs {
-		if p == nil {
-			continue
-		}
-		for _, op := range p.Ops() {
-			if !c.dev.Has(op) {
-				return op
-			}
+// missing is the first of operations that the device lacks; nil where it has all.
+func (c *Computed) missing(ops []device.Op) device.Op {
+	for _, op := range ops {
+		if !c.dev.Has(op) {
+			return op
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
-	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/program"
 )
 
@@ -77,29 +76,17 @@ func (c *Computed) stash(names []int) error {
 	return nil
 }
 
-// statisticsWords is the length of the running statistics of a micro-batch, where they cannot be counted at once: with
-// several versions a forward may run before the step of an earlier micro-batch, which must not take them.
-func (c Config) statisticsWords() int {
-	n := 0
-	if c.Versions > 1 {
-		for _, p := range layer.Params(c.layers()...) {
-			if p.Running > 0 {
-				n += layer.Padded(p.Len())
-			}
-		}
-	}
-	return n
-}
-
-// cutStatistics gives a slot gradients of its own for running statistics.
+// cutStatistics gives a slot gradients of its own for running statistics, where they cannot be counted at once: with several versions a forward
+// may run before the step of an earlier micro-batch, which must not take them.
 func (c *Computed) cutStatistics(s *slot, cut *cutter) {
-	if c.config.statisticsWords() == 0 {
+	running := func(t tensor) bool { return t.param.Running > 0 }
+	if c.config.Versions == 1 || !slices.ContainsFunc(c.tensors, running) {
 		return
 	}
-	s.grads = slices.Clone(c.role(gradient))
-	for i := range c.tensors {
-		if p := c.tensors[i].param; p.Running > 0 {
-			s.grads[i] = cut.take(p.Len())
+	s.statistics = make([]device.Mem, len(c.tensors))
+	for i, t := range c.tensors {
+		if running(t) {
+			s.statistics[i] = cut.take(t.param.Len())
 		}
 	}
 }
@@ -107,8 +94,8 @@ func (c *Computed) cutStatistics(s *slot, cut *cutter) {
 // ownStatistics runs a program on a micro-batch's own statistics, where it has them: its forward begins by clearing them, its backward ends by
 // adding them where the step takes them, with its other gradients.
 func (c *Computed) ownStatistics(s *slot, p *program.Program) {
-	if s.grads != nil {
-		copy(c.role(statistic), s.grads)
+	if s.statistics != nil {
+		copy(c.role(statistic), s.statistics)
 		c.run(p, device.Args{})
 	}
 }
