@@ -152,13 +152,12 @@ func (x *Context) Advance(ids []int32, logits []float32) error {
 	}
 	c.begin(device.ForwardWork)
 	c.refresh()
-	if err := x.enter(ids, logits); err != nil {
+	out := OnHost(device.FloatBytes(logits))
+	if err := x.enter(ids, out); err != nil {
 		return err
 	}
 	p.Run(c.dev, &x.memory, device.Args{Past: x.past})
-	if !c.host {
-		c.dev.Download(device.FloatBytes(logits), x.logits)
-	}
+	c.leave(out, x.logits)
 	if err := c.dev.Synchronize(); err != nil {
 		return fail(err)
 	}
@@ -180,17 +179,15 @@ func (x *Context) program(t int) (_ *program.Program, err error) {
 }
 
 // enter brings the ids to the device and says where the logits go.
-func (x *Context) enter(ids []int32, logits []float32) error {
-	c := x.stage
-	if c.host {
-		x.memory.External[layer.Input] = wrap(device.IntBytes(ids), c.passes.in)
-		x.memory.External[layer.Output] = wrap(device.FloatBytes(logits), c.passes.out)
-		return nil
+func (x *Context) enter(ids []int32, out Boundary) error {
+	c, own := x.stage, device.Mem{}
+	if !c.host {
+		if err := errors.Join(x.alloc(&x.ids, "ids", device.I32, len(ids)), x.alloc(&x.logits, "logits", device.F32, floats(out.Bytes()))); err != nil {
+			return err
+		}
+		own = x.ids.Slice(0, len(ids))
 	}
-	if err := errors.Join(x.alloc(&x.ids, "ids", device.I32, len(ids)), x.alloc(&x.logits, "logits", device.F32, len(logits))); err != nil {
-		return err
-	}
-	x.memory.External[layer.Input], x.memory.External[layer.Output] = x.ids, x.logits
-	c.dev.Upload(x.ids.Slice(0, len(ids)), device.IntBytes(ids))
+	x.memory.External[layer.Input] = c.enter(own, OnHost(device.IntBytes(ids)), c.passes.in)
+	x.memory.External[layer.Output] = c.window(x.logits, out, c.passes.out)
 	return nil
 }
