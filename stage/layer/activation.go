@@ -5,18 +5,14 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // NewActivation is a function of single elements of x (R,width): GELU, in its tanh form ("gelu_new" in Hugging Face configs) or itself
 // ("gelu"), ReLU (Nair and Hinton 2010) or tanh. A GELU lies between two products.
 func NewActivation(path string, f device.Function, width int) Layer {
-	l := newPlain(path, width, width, func(b *Builder, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
-		y = b.Like(x)
-		b.Do(&device.Unary{Y: y, X: x, Function: f})
-		return y, func(dy device.Mem) device.Mem {
-			dx, seen := b.Like(x), x
+	l := newPlain(path, width, width,
+		func(_ *Builder, y, x device.Mem) device.Op { return &device.Unary{Y: y, X: x, Function: f} },
+		func(_ *Builder, dx, dy, y, x device.Mem) device.Op {
 			if f == device.Tanh {
-				seen = y
+				x = y
 			}
-			b.Do(&device.UnaryBackward{DX: dx, DY: dy, X: seen, Function: f})
-			return dx
-		}
-	})
+			return &device.UnaryBackward{DX: dx, DY: dy, X: x, Function: f}
+		})
 	l.x.operand = f == device.GELU || f == device.GELUErf
 	l.y.operand = l.x.operand
 	return l
@@ -24,15 +20,9 @@ func NewActivation(path string, f device.Function, width int) Layer {
 
 // NewWiden gives a norm in F32 what a layer between products leaves in the type in which they compute: y = x (R,width).
 func NewWiden(path string, width int) Layer {
-	l := newPlain(path, width, width, func(b *Builder, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
-		y = b.Floats(width)
-		b.Do(&device.Copy{Y: y, X: x})
-		return y, func(dy device.Mem) device.Mem {
-			dx := b.Like(x)
-			b.Do(&device.Copy{Y: dx, X: dy})
-			return dx
-		}
-	})
+	l := newPlain(path, width, width,
+		func(_ *Builder, y, x device.Mem) device.Op { return &device.Copy{Y: y, X: x} },
+		func(_ *Builder, dx, dy, _, _ device.Mem) device.Op { return &device.Copy{Y: dx, X: dy} })
 	l.x.operand = true
 	return l
 }

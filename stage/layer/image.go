@@ -17,16 +17,18 @@ const PixelsPort = "pixels"
 
 // NewFromPixels brings images from the model's input (B,C,H,W) to the layout of its layers (B,H,W,C). No gradient flows to it.
 func NewFromPixels(path string, of Image) Layer {
-	return Data{newPlain(path, of.Elements(), of.Elements(), func(b *Builder, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
-		return transposed(b, x, of.Channels, of.Pixels()), func(device.Mem) device.Mem { return device.Mem{} }
-	})}
+	return Data{newTranspose(path, of.Channels, of.Pixels())}
 }
 
-// transposed is a new tensor, x (B,rows,columns) with rows and columns exchanged.
-func transposed(b *Builder, x device.Mem, rows, columns int) device.Mem {
-	y := b.Like(x)
-	b.Do(&device.Transpose{Y: y, X: x, N: b.B, Rows: rows, Columns: columns})
-	return y
+// newTranspose is x (B,rows,columns) with rows and columns exchanged.
+func newTranspose(path string, rows, columns int) Layer {
+	return newPlain(path, rows*columns, rows*columns,
+		func(b *Builder, y, x device.Mem) device.Op {
+			return &device.Transpose{Y: y, X: x, N: b.B, Rows: rows, Columns: columns}
+		},
+		func(b *Builder, dx, dy, _, _ device.Mem) device.Op {
+			return &device.Transpose{Y: dx, X: dy, N: b.B, Rows: columns, Columns: rows}
+		})
 }
 
 // Data is a layer that works on data, or on what is made of data alone: nobody needs the gradient of its input. At the
@@ -42,8 +44,4 @@ func (l Data) Describe(s Size) Description {
 
 // NewFlatten turns images (B,H,W,C) into rows (B,C*H*W) in the order that PyTorch's flatten gives, so that the weights of a
 // classifier that follows are the same.
-func NewFlatten(path string, of Image) Layer {
-	return newPlain(path, of.Elements(), of.Elements(), func(b *Builder, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
-		return transposed(b, x, of.Pixels(), of.Channels), func(dy device.Mem) device.Mem { return transposed(b, dy, of.Channels, of.Pixels()) }
-	})
-}
+func NewFlatten(path string, of Image) Layer { return newTranspose(path, of.Pixels(), of.Channels) }

@@ -2,16 +2,19 @@ package layer
 
 import "github.com/avgpipe/avgpipe/stage/device"
 
-// plain is a layer from x to y without parameters.
+// plain is a layer from x to y without parameters, of one operation forward and one backward.
 type plain struct {
-	path string
-	x, y Stream
-	emit func(b *Builder, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem))
+	path     string
+	x, y     Stream
+	forward  func(b *Builder, y, x device.Mem) device.Op
+	backward func(b *Builder, dx, dy, y, x device.Mem) device.Op
 }
 
 // newPlain is a plain layer between widths, of F32.
-func newPlain(path string, in, out int, emit func(b *Builder, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem))) plain {
-	return plain{path, Stream{Name: "x", Width: in}, Stream{Name: "y", Width: out}, emit}
+func newPlain(
+	path string, in, out int, forward func(b *Builder, y, x device.Mem) device.Op, backward func(b *Builder, dx, dy, y, x device.Mem) device.Op,
+) plain {
+	return plain{path, Stream{Name: "x", Width: in}, Stream{Name: "y", Width: out}, forward, backward}
 }
 
 func (l plain) Describe(s Size) Description {
@@ -19,5 +22,14 @@ func (l plain) Describe(s Size) Description {
 }
 
 func (l plain) Emit(b *Builder, _ Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
-	return single(l.emit(b, in[0]))
+	x, y := in[0], b.Floats(l.y.Width)
+	if l.y.operand {
+		y = b.Like(x)
+	}
+	b.Do(l.forward(b, y, x))
+	return single(y, func(dy device.Mem) device.Mem {
+		dx := b.Like(x)
+		b.Do(l.backward(b, dx, dy, y, x))
+		return dx
+	})
 }

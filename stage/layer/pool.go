@@ -8,27 +8,25 @@ func NewMaxPool(path string, of Image, kernel, stride, padding int) (Layer, Imag
 	shape := device.Pool{Height: of.Height, Width: of.Width, Channels: of.Channels, Kernel: kernel, Stride: stride, Padding: padding}
 	height, width := shape.Output()
 	to := Image{height, width, of.Channels}
-	return newPlain(path, of.Elements(), to.Elements(), func(b *Builder, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
+	sized := func(b *Builder) device.Pool {
 		shape := shape
-		shape.B, y = b.Rows(), b.Floats(to.Elements())
-		b.Do(&device.MaxPool{Y: y, X: x, Pool: shape})
-		return y, func(dy device.Mem) device.Mem {
-			dx := b.Like(x)
-			b.Do(&device.MaxPoolBackward{DX: dx, DY: dy, X: x, Pool: shape})
-			return dx
-		}
-	}), to
+		shape.B = b.Rows()
+		return shape
+	}
+	return newPlain(path, of.Elements(), to.Elements(),
+		func(b *Builder, y, x device.Mem) device.Op { return &device.MaxPool{Y: y, X: x, Pool: sized(b)} },
+		func(b *Builder, dx, dy, _, x device.Mem) device.Op {
+			return &device.MaxPoolBackward{DX: dx, DY: dy, X: x, Pool: sized(b)}
+		}), to
 }
 
 // NewAveragePool is y (B,C), the mean of x (B,H,W,C) over its pixels.
 func NewAveragePool(path string, of Image) Layer {
-	return newPlain(path, of.Elements(), of.Channels, func(b *Builder, x device.Mem) (y device.Mem, back func(dy device.Mem) (dx device.Mem)) {
-		y = b.Floats(of.Channels)
-		b.Do(&device.AveragePool{Y: y, X: x, B: b.Rows(), P: of.Pixels(), C: of.Channels})
-		return y, func(dy device.Mem) device.Mem {
-			dx := b.Like(x)
-			b.Do(&device.AveragePoolBackward{DX: dx, DY: dy, B: b.Rows(), P: of.Pixels(), C: of.Channels})
-			return dx
-		}
-	})
+	return newPlain(path, of.Elements(), of.Channels,
+		func(b *Builder, y, x device.Mem) device.Op {
+			return &device.AveragePool{Y: y, X: x, B: b.Rows(), P: of.Pixels(), C: of.Channels}
+		},
+		func(b *Builder, dx, dy, _, _ device.Mem) device.Op {
+			return &device.AveragePoolBackward{DX: dx, DY: dy, B: b.Rows(), P: of.Pixels(), C: of.Channels}
+		})
 }
