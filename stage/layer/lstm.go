@@ -56,11 +56,6 @@ func (l LSTM) Describe(s Size) Description {
 	return d
 }
 
-// shape is that of direction i; mask may be absent.
-func (l LSTM) shape(s Size, i int, mask device.Mem) device.LSTMShape {
-	return device.LSTMShape{B: s.B, T: s.T, H: l.Hidden, Reverse: i == 1, OutStride: l.Width(), Mask: mask}
-}
-
 // columns is the part of y, or of its gradient, from direction i's first element on.
 func (l LSTM) columns(y device.Mem, i int) device.Mem {
 	return y.Slice(i*l.Hidden, y.Len()-i*l.Hidden)
@@ -105,7 +100,8 @@ type direction struct {
 func (l LSTM) direction(b *Builder, t Tensors, x, y, mask device.Mem, i int) direction {
 	hidden := gateCount * l.Hidden
 	d := direction{
-		Tensors: t, shape: l.shape(b.Size, i, mask), weight: t.Params[weightHH],
+		Tensors: t, weight: t.Params[weightHH],
+		shape: device.LSTMShape{B: b.B, T: b.T, H: l.Hidden, Reverse: i == 1, OutStride: l.Width(), Mask: mask},
 		gates: b.Floats(hidden), cells: b.Floats(l.Hidden), previous: b.Operand(l.Hidden),
 	}
 	bias := b.add(t.Params[biasIH], t.Params[biasHH])

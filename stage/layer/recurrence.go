@@ -57,23 +57,20 @@ func (l *Recurrence) join(b *Builder, in []device.Mem) device.Mem {
 		return in[0]
 	}
 	input := b.Floats(l.LSTM.In)
-	left, right := l.halves(b)
-	b.Do(&device.CopyColumns{Y: input, X: in[0], Columns: left})
-	b.Do(&device.CopyColumns{Y: l.right(input), X: in[l.Joined], Columns: right})
+	for _, i := range []int{0, l.Joined} {
+		part, columns := l.part(b, input, i)
+		b.Do(&device.CopyColumns{Y: part, X: in[i], Columns: columns})
+	}
 	return input
 }
 
-// halves are the columns of x and of what is joined to it, from rows without gaps to those of the LSTM's input.
-func (l *Recurrence) halves(b *Builder) (left, right device.Columns) {
-	n, m := l.In[0].Width, l.In[l.Joined].Width
-	return device.Columns{Rows: b.Rows(), Columns: n, YStride: l.LSTM.In, XStride: n},
-		device.Columns{Rows: b.Rows(), Columns: m, YStride: l.LSTM.In, XStride: m}
-}
-
-// right is the LSTM's input from the first column on that is not of x.
-func (l *Recurrence) right(input device.Mem) device.Mem {
-	n := l.In[0].Width
-	return input.Slice(n, input.Len()-n)
+// part is the LSTM's input from the first column of stream i on, and that stream's columns, from rows without gaps to those of the input.
+func (l *Recurrence) part(b *Builder, input device.Mem, i int) (device.Mem, device.Columns) {
+	at, width := 0, l.In[i].Width
+	if i > 0 {
+		at = l.In[0].Width
+	}
+	return input.Slice(at, input.Len()-at), device.Columns{Rows: b.Rows(), Columns: width, YStride: l.LSTM.In, XStride: width}
 }
 
 // split takes the gradient of the LSTM's input apart: that of x is set; that of what is joined is added to what reaches it past the layer.
@@ -82,16 +79,14 @@ func (l *Recurrence) split(b *Builder, dinput device.Mem, in, din []device.Mem) 
 		din[0] = dinput
 		return
 	}
-	left, right := l.halves(b)
-	left.YStride, left.XStride = left.XStride, left.YStride
-	right.YStride, right.XStride = right.XStride, right.YStride
-	din[0] = b.Like(in[0])
-	b.Do(&device.CopyColumns{Y: din[0], X: dinput, Columns: left})
-	joined := b.Like(in[l.Joined])
-	if past := din[l.Joined]; !past.Absent() {
-		b.Do(&device.Copy{Y: joined, X: past})
-		right.Add = true
+	for _, i := range []int{0, l.Joined} {
+		part, columns := l.part(b, dinput, i)
+		columns.YStride, columns.XStride = columns.XStride, columns.YStride
+		past := din[i]
+		din[i] = b.Like(in[i])
+		if columns.Add = !past.Absent(); columns.Add {
+			b.Do(&device.Copy{Y: din[i], X: past})
+		}
+		b.Do(&device.CopyColumns{Y: din[i], X: part, Columns: columns})
 	}
-	b.Do(&device.CopyColumns{Y: joined, X: l.right(dinput), Columns: right})
-	din[l.Joined] = joined
 }
