@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -104,13 +105,10 @@ func ropeStretch(scaling map[string]any) (s device.Stretch, err error) {
 	if err := decode(numbers, scaling); err != nil {
 		return s, fmt.Errorf("rope_scaling: %w", err)
 	}
-	if kind == "" {
-		kind = old
-	}
 	bad := func(found any, allowed string) error {
 		return &FieldError{Field: "rope_scaling", Found: found, Allowed: allowed}
 	}
-	switch kind {
+	switch kind = cmp.Or(kind, old); kind {
 	case "", "default":
 		return device.Stretch{}, nil
 	case "linear":
@@ -128,14 +126,13 @@ func ropeStretch(scaling map[string]any) (s device.Stretch, err error) {
 	return s, nil
 }
 
-// divisorBelow is the largest divisor of n that is not above most.
+// divisorBelow is the largest divisor of n that is not above most, which is at least 1.
 func divisorBelow(n, most int) int {
-	for d := min(n, most); d > 1; d-- {
-		if n%d == 0 {
-			return d
-		}
+	d := min(n, most)
+	for n%d != 0 {
+		d--
 	}
-	return 1
+	return d
 }
 
 func (c *llama) build(m *Model) {
