@@ -203,12 +203,8 @@ func trainShape(o options) (values, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	t, err := newTrainer(dev, j)
+	flops, err := j.flops(dev)
 	if err != nil {
-		return nil, errors.Join(err, dev.Close())
-	}
-	flops := t.flops()
-	if err = t.Close(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
 	_, seconds, err := train(dev, j, warmup+r.Steps, scattered)

@@ -27,8 +27,19 @@ type trainer struct {
 	inputs, labels [][]byte
 }
 
+// config is the stage that trains it.
+func (j training) config(dev device.Device) stage.Config {
+	return stage.Config{Device: dev, Model: j.model, Samples: j.samples, Sequence: j.sequence, Slots: 1, Seed: 5, Compute: j.compute}
+}
+
+// flops are the operations of a batch's products, forward and backward, as the program counts them.
+func (j training) flops(dev device.Device) (float64, error) {
+	s, err := j.config(dev).Shape()
+	return float64(j.micros) * (s.ForwardFLOPs + s.BackwardFLOPs), err
+}
+
 func newTrainer(dev device.Device, j training) (*trainer, error) {
-	s, err := stage.New(stage.Config{Device: dev, Model: j.model, Samples: j.samples, Sequence: j.sequence, Slots: 1, Seed: 5, Compute: j.compute})
+	s, err := stage.New(j.config(dev))
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +49,6 @@ func newTrainer(dev device.Device, j training) (*trainer, error) {
 		t.labels = append(t.labels, stage.NewBoundary(s.Shape().LabelBytes))
 	}
 	return t, nil
-}
-
-// flops are the operations of a batch's products, forward and backward, as the program counts them.
-func (t *trainer) flops() float64 {
-	s := t.Shape()
-	return float64(t.micros) * (s.ForwardFLOPs + s.BackwardFLOPs)
 }
 
 // filler fills the buffers of a micro-batch, of which either may be nil.
