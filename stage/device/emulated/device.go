@@ -32,14 +32,11 @@ type Device struct {
 	spent  time.Duration // by everything so far
 	held   int64
 	peak   int64
-	blocks map[unsafe.Pointer]block
+	blocks map[unsafe.Pointer]int64 // bytes of what Alloc gave out
 }
 
-// block is what Alloc gave out.
-type block struct {
-	bytes    int64
-	reserved uintptr
-}
+// reserved is the address space of so many bytes.
+func reserved(bytes int64) uintptr { return uintptr(max(bytes, 1)) }
 
 var (
 	_ device.Device   = (*Device)(nil)
@@ -52,7 +49,7 @@ func Open(c Config) (*Device, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return &Device{config: c, blocks: map[unsafe.Pointer]block{}}, nil
+	return &Device{config: c, blocks: map[unsafe.Pointer]int64{}}, nil
 }
 
 // Name implements device.Device.
@@ -102,31 +99,28 @@ func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 			"%d allocations hold the others; use fewer pipelines, smaller micro-batches or more stages",
 			n, t, asked, limit-d.held, limit, len(d.blocks))
 	}
-	b := block{bytes: asked, reserved: uintptr(max(asked, 1))}
-	at, err := unix.MmapPtr(-1, 0, nil, b.reserved, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	at, err := unix.MmapPtr(-1, 0, nil, reserved(asked), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return device.Mem{}, fmt.Errorf("device: allocate %d elements of %v: reserve %d bytes of address space: %w", n, t, asked, err)
 	}
-	d.blocks[at] = b
+	d.blocks[at] = asked
 	d.held += asked
 	d.peak = max(d.peak, d.held)
 	return device.NewMem(at, n, t), nil
 }
 
 // Free implements device.Device.
-func (d *Device) Free(m device.Mem) {
-	d.release(m.Pointer())
-}
+func (d *Device) Free(m device.Mem) { d.release(m.Pointer()) }
 
 func (d *Device) release(at unsafe.Pointer) {
-	b, ok := d.blocks[at]
+	bytes, ok := d.blocks[at]
 	if !ok {
 		return
 	}
 	delete(d.blocks, at)
-	d.held -= b.bytes
-	if err := unix.MunmapPtr(at, b.reserved); err != nil {
-		panic(fmt.Sprintf("device: free %d bytes that Alloc reserved: %v", b.bytes, err))
+	d.held -= bytes
+	if err := unix.MunmapPtr(at, reserved(bytes)); err != nil {
+		panic(fmt.Sprintf("device: free %d bytes that Alloc reserved: %v", bytes, err))
 	}
 }
 

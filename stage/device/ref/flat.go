@@ -5,12 +5,6 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// pair is the elements of y and of x, which are equally many.
-func pair(y, x device.Mem) ([]float32, []float32) {
-	ys := y.F32()
-	return ys, x.F32()[:len(ys)]
-}
-
 // copy runs device.Copy.
 func (d *Device) copy(o *device.Copy) {
 	if o.Y.Type() == o.X.Type() {
@@ -40,9 +34,9 @@ func (d *Device) add(o *device.Add) {
 
 // inner is the sum of x[i] y[i] in the order of the index; products of two float32 are exact in float64.
 func inner(x, y device.Mem) (sum float64) {
-	xs, ys := pair(x, y)
-	for i := range xs {
-		sum += float64(float64(xs[i]) * float64(ys[i]))
+	ys := y.F32()
+	for i, v := range x.F32() {
+		sum += float64(float64(v) * float64(ys[i]))
 	}
 	return sum
 }

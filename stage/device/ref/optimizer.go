@@ -8,9 +8,7 @@ import (
 
 // adamStep runs device.AdamStep.
 func (d *Device) adamStep(a *device.AdamStep) {
-	ps, gs := pair(a.P, a.G)
-	ms, vs := pair(a.M, a.V)
-	deltas := optional(a.Delta)
+	ps, gs, ms, vs, deltas := a.P.F32(), a.G.F32(), a.M.F32(), a.V.F32(), optional(a.Delta)
 	coupled, keep, rate, root := a.Derived()
 	for i, before := range ps {
 		grad := float32(a.GradScale*gs[i]) + float32(coupled*before)
@@ -27,12 +25,11 @@ func (d *Device) adamStep(a *device.AdamStep) {
 
 // sgdStep runs device.SGDStep.
 func (d *Device) sgdStep(s *device.SGDStep) {
-	ps, gs := pair(s.P, s.G)
+	ps, gs, deltas := s.P.F32(), s.G.F32(), optional(s.Delta)
 	var ms []float32
 	if s.Momentum != 0 {
 		ms = s.M.F32()
 	}
-	deltas := optional(s.Delta)
 	for i, before := range ps {
 		update := float32(s.GradScale*gs[i]) + float32(s.WeightDecay*before)
 		if ms != nil {
