@@ -266,12 +266,16 @@ INLINE void attention_of(const struct heads *h, struct range queries, float *scr
         }
 }
 
-static void attention_part(const struct heads *h, struct range queries, float *scratch) {
-    switch (operands_of(h)) {
-        case FLOATS: attention_of(h, queries, scratch, FLOATS); break;
-        case WIDENED: attention_of(h, queries, scratch, WIDENED); break;
-        case PAIRED: attention_of(h, queries, scratch, PAIRED); break;
+// BY_OPERANDS makes a call with how the operands lie as its last argument, a constant: each has code of its own.
+#define BY_OPERANDS(call, ...)                              \
+    switch (operands_of(h)) {                               \
+        case FLOATS: call(__VA_ARGS__, FLOATS); break;      \
+        case WIDENED: call(__VA_ARGS__, WIDENED); break;    \
+        case PAIRED: call(__VA_ARGS__, PAIRED); break;      \
     }
+
+static void attention_part(const struct heads *h, struct range queries, float *scratch) {
+    BY_OPERANDS(attention_of, h, queries, scratch)
 }
 
 // dscores turns scores into probabilities P = exp(score - lse) and, beside them, dprobabilities into
@@ -381,27 +385,17 @@ INLINE void attention_backward_of(const struct heads *h, size_t key_tile, struct
 }
 
 static void backward_part(const struct heads *h, size_t key_tile, struct range query_tiles, float *sums, float *scratch) {
-    switch (operands_of(h)) {
-        case FLOATS: attention_backward_of(h, key_tile, query_tiles, sums, scratch, FLOATS); break;
-        case WIDENED: attention_backward_of(h, key_tile, query_tiles, sums, scratch, WIDENED); break;
-        case PAIRED: attention_backward_of(h, key_tile, query_tiles, sums, scratch, PAIRED); break;
-    }
-}
-
-INLINE void attention_gradients_of(const struct heads *h, struct range rows, const float *sums, int bf16) {
-    const size_t t = h->t, s = h->s, p = pad(s), n = rows.to - rows.from, key = rows.from * h->kv_stride;
-    const float factor = score_scale(h), *dk = sums + (h->heads * t + rows.from) * p;
-    for (size_t head = 0; head < h->heads; head++)
-        unpack(h->dq, sums + (head * t + rows.from) * p, rows.from * h->q_stride + head * s, h->q_stride, n, s, factor, bf16);
-    unpack(h->dk, dk, key, h->kv_stride, n, s, factor, bf16);
-    unpack(h->dv, dk + t * p, key, h->kv_stride, n, s, 1, bf16);
+    BY_OPERANDS(attention_backward_of, h, key_tile, query_tiles, sums, scratch)
 }
 
 static void attention_gradients(const struct heads *h, struct range rows, const float *sums) {
-    if (h->bf16)
-        attention_gradients_of(h, rows, sums, 1);
-    else
-        attention_gradients_of(h, rows, sums, 0);
+    const size_t t = h->t, s = h->s, p = pad(s), n = rows.to - rows.from, key = rows.from * h->kv_stride;
+    const float factor = score_scale(h), *dk = sums + (h->heads * t + rows.from) * p;
+    TYPED(bf16, h->bf16,
+          for (size_t head = 0; head < h->heads; head++)
+              unpack(h->dq, sums + (head * t + rows.from) * p, rows.from * h->q_stride + head * s, h->q_stride, n, s, factor, bf16);
+          unpack(h->dk, dk, key, h->kv_stride, n, s, factor, bf16);
+          unpack(h->dv, dk + t * p, key, h->kv_stride, n, s, 1, bf16););
 }
 
 static size_t whole_lines(size_t floats) { return (floats + LINE - 1) / LINE * LINE; }

@@ -7,7 +7,7 @@
 
 // Images lie with their channels last and weights in PyTorch's order, as device.Convolution says. oneDNN may want the weights
 // in another order: a reorder packs them before the product, or unpacks and adds their gradient after it. Where the processor's bf16 units
-// are slow (avg_bf16_units), reorders also widen what is multiplied and in bf16.
+// are slow (bf16_units), reorders also widen what is multiplied and in bf16.
 
 // The operands of a form, in the order of avg_primitive_run.
 enum { X, WEIGHT, Y, CHANNELS, DESCRIPTIONS };

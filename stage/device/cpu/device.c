@@ -23,24 +23,15 @@ const struct kernels *avg_kernels(const char *name) {
     return NULL;
 }
 
-int avg_bf16_units(void) {
-    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    if (isa == dnnl_cpu_isa_avx512_core_amx) return 1;  // tiles: 16 times the products of a float instruction
-    return avg_bf16_pairs();
-}
-
-int avg_bf16_pairs(void) {
-    // VDPBF16PS has twice the products of a float multiply-add. AMD's cores start as many of the one as of the other in a cycle,
-    // Intel's a quarter as many.
-    return dnnl_get_effective_cpu_isa() == dnnl_cpu_isa_avx512_core_bf16 && __builtin_cpu_is("amd");
-}
-
 int avg_open(struct avg_device *d, int threads) {
     memset(d, 0, sizeof *d);
     d->kernels = avg_kernels(NULL);
     d->threads = threads;
-    d->bf16_units = avg_bf16_units();
-    d->bf16_pairs = avg_bf16_pairs();
+    // VDPBF16PS has twice the products of a float multiply-add. AMD's cores start as many of the one as of the other in a cycle,
+    // Intel's a quarter as many. Tiles (AMX) have 16 times the products of a float instruction.
+    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    d->bf16_pairs = isa == dnnl_cpu_isa_avx512_core_bf16 && __builtin_cpu_is("amd");
+    d->bf16_units = isa == dnnl_cpu_isa_avx512_core_amx || d->bf16_pairs;
     dnnl_status_t status = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
     if (status == dnnl_success) status = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
     if (status != dnnl_success) avg_close(d);

@@ -19,8 +19,9 @@ struct kernels;
 struct avg_device {
     const struct kernels *kernels;
     int threads;
-    int bf16_units;  // avg_bf16_units
-    int bf16_pairs;  // avg_bf16_pairs
+    // Whether products of bf16 operands are faster in the processor's bf16 units than in those for floats, and whether the instruction that
+    // multiplies pairs of bf16 (VDPBF16PS) is. The kind of processor alone decides: what a job computes must not depend on a measurement.
+    int bf16_units, bf16_pairs;
     void *scratch;   // what the running operation works in: as much as the largest so far needed
     size_t scratch_bytes;
     dnnl_engine_t engine;
@@ -34,13 +35,6 @@ void avg_close(struct avg_device *d);
 // avg_kernels returns the kernels of an instruction set by name ("avx512", "avx2", "sse2"), or NULL when the processor
 // lacks it; with a NULL name the best that it has.
 const struct kernels *avg_kernels(const char *name);
-
-// avg_bf16_units reports whether products of bf16 operands are faster in the processor's bf16 units than in those for floats. It
-// depends on the kind of processor alone: what a job computes must not depend on a measurement.
-int avg_bf16_units(void);
-
-// avg_bf16_pairs reports whether the instruction that multiplies pairs of bf16 (VDPBF16PS) is faster than that for floats, by the same rule.
-int avg_bf16_pairs(void);
 
 // avg_denormals makes the calling thread, and those that it starts, keep numbers below 1.2e-38 or take them for 0. It reports whether
 // the thread kept them. Go keeps them and relies on nobody changing that; libraries do, also for threads that they did not start.
@@ -79,7 +73,7 @@ int avg_convolution_new(struct avg_device *d, struct avg_convolution_shape s, st
 // without gaps, since oneDNN's faster products ask for that. Its own LSTM has no masks; it is within a tenth of this at
 // widths that are multiples of 16 and half as fast at others (1150, the width of AWD-LSTM).
 //
-// With weights in bf16 what is multiplied by them is rounded to bf16 first. Where the processor's units for it are slow (avg_bf16_units), both
+// With weights in bf16 what is multiplied by them is rounded to bf16 first. Where the processor's units for it are slow (bf16_units), both
 // are then multiplied as floats.
 struct avg_lstm {
     size_t b, t, h;

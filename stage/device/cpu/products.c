@@ -7,7 +7,7 @@
 
 // Where packs says so, a product first brings B into blocks of oneDNN's choice, in scratch memory. Else oneDNN copies parts of B as it goes.
 //
-// Where the processor's bf16 units are fast (avg_bf16_units), a product of two bf16 operands is oneDNN's own. Elsewhere such operands are
+// Where the processor's bf16 units are fast (bf16_units), a product of two bf16 operands is oneDNN's own. Elsewhere such operands are
 // widened and multiplied as floats: the same products, exact, and sums in float either way.
 
 // matrix describes (rows, columns), stored as it is or transposed.
