@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func (g *Group) Run(ctx context.Context) error {
 		executors.Go(func() error { return d.executor.Run(ctxExecutors) })
 	}
 	g.wiring = newWiring(&g.config, local)
-	err := errors.Join(g.work(ctx), g.closeStages(ctxExecutors))
+	err := cmp.Or(g.work(ctx), g.closeStages(ctxExecutors)) // a device that has failed says so again when it is closed
 	stopExecutors()
 	if cause := executors.Wait(); cause != nil { // an executor that could not start is why the rest failed
 		return cause

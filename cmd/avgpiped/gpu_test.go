@@ -105,8 +105,14 @@ func TestALostGPUEndsAWorkerAndNothingElse(t *testing.T) {
 		return err == nil && now.Generation > before.Generation && now.State != api.Starting
 	})
 	s.trained(id)
-	if log := s.log(); !strings.Contains(log, "run operations: LaunchFailed") {
-		t.Errorf("the daemon does not say what was lost")
+	ended := ""
+	for line := range strings.Lines(s.log()) {
+		if strings.Contains(line, "a worker ended") && strings.Contains(line, "LaunchFailed") {
+			ended = line
+		}
+	}
+	if n := strings.Count(ended, "run operations: LaunchFailed"); n != 1 || strings.Contains(ended, "close: ") {
+		t.Errorf("the daemon says %d times what was lost, and what its close says:\n%s", n, ended)
 	}
 	if status, err := s.client.Job(t.Context(), other); err != nil || status.Generation != 1 || status.State == api.Failed {
 		t.Errorf("the other job is %s in generation %d: %v", status.State, status.Generation, err)

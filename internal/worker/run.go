@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -136,7 +137,7 @@ func (t *trainer) train(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, h.close()) }()
+	defer func() { err = cmp.Or(err, h.close()) }() // devices that have failed say so again
 	t.describe(h)
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.devices))))
 	reach, err := newLinks(ctx, t.assignment)

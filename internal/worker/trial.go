@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,7 +145,7 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 	if err != nil {
 		return result, fmt.Errorf("trial: %w", err)
 	}
-	defer func() { err = errors.Join(err, h.closeDevices()) }()
+	defer func() { err = cmp.Or(err, h.closeDevices()) }()
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.devices))))
 	w := newWatch(c)
 	config, err := h.groupConfig(ctx)
