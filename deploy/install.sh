@@ -43,6 +43,7 @@ install_all() {
 	sed "s|/usr/bin/|$PREFIX/bin/|" "$deploy/avgpiped.service" >"$unit"
 	put 0644 "$unit" "$PREFIX/lib/systemd/system/avgpiped.service"
 	rm "$unit"
+	put 0644 "$deploy/avgpiped-gpu.conf" "$PREFIX/share/avgpipe/avgpiped-gpu.conf"
 	put 0644 "$deploy/avgpiped.sysusers.conf" "$PREFIX/lib/sysusers.d/avgpiped.conf"
 	put 0644 "$deploy/avgpiped.tmpfiles.conf" "$PREFIX/lib/tmpfiles.d/avgpiped.conf"
 	put 0644 "$BIN/share/completions/bash" "$PREFIX/share/bash-completion/completions/avgpipectl"
@@ -84,6 +85,10 @@ if [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ]; then
 		systemd-sysusers
 		systemd-tmpfiles --create avgpiped.conf
 		echo 'installed; to start it now and at every boot: systemctl enable --now avgpiped'
+		dropin=/etc/systemd/system/avgpiped.service.d/gpu.conf
+		if [ -e /dev/nvidiactl ] && [ ! -e "$dropin" ]; then
+			echo "this host has GPUs; to open them to the daemon: install -D -m 0644 $PREFIX/share/avgpipe/avgpiped-gpu.conf $dropin && systemctl daemon-reload"
+		fi
 	fi
 	if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 fi
