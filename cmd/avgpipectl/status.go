@@ -279,6 +279,19 @@ func printStages(p *page, stages []api.StageStatus) {
 			percent(s.Average), percent(s.Optimizer), percent(s.Commit), s.Device)
 	}
 	p.below(&t)
+	printGPUs(p, stages)
+}
+
+// printGPUs prints what stages on GPUs have taken of them, for all pipelines.
+func printGPUs(p *page, stages []api.StageStatus) {
+	var t table
+	t.add("STAGE", "GPU", "MEMORY")
+	for _, s := range stages {
+		if s.GPU != "" {
+			t.add(strconv.Itoa(s.Stage), s.GPU, size(s.MemoryBytes))
+		}
+	}
+	p.below(&t)
 }
 
 // printLinkStatus prints what messages between stages take, each way, where any were waited for.

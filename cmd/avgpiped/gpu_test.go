@@ -81,6 +81,9 @@ func TestAJobOnGPUsLearnsAsOnTheCPU(t *testing.T) {
 	if !strings.Contains(got.Device, "cuda (") || len(got.StageStatus) != 2 {
 		t.Errorf("%d stages on %s", len(got.StageStatus), got.Device)
 	}
+	if one, other := got.StageStatus[0], got.StageStatus[1]; one.GPU == "" || one.GPU == other.GPU || one.MemoryBytes == 0 {
+		t.Errorf("stages are on GPUs %q and %q, the first with %d bytes", one.GPU, other.GPU, one.MemoryBytes)
+	}
 	gain := *want.InitialLoss - *want.EvalLoss
 	if off := math.Abs(*got.EvalLoss - *want.EvalLoss); gain < 0.5 || off > 0.01*gain {
 		t.Errorf("evaluation loss from %v to %v on GPUs, from %v to %v on the CPU", *got.InitialLoss, *got.EvalLoss, *want.InitialLoss, *want.EvalLoss)

@@ -108,8 +108,9 @@ type Metrics struct {
 type StageStatus struct {
 	Stage          int     `json:"stage"`
 	Device         string  `json:"device"`
-	Layers         string  `json:"layers"` // "0-3"
-	Busy           float64 `json:"busy"`   // forward and backward
+	GPU            string  `json:"gpu,omitempty"` // that the stage is on: its UUID
+	Layers         string  `json:"layers"`        // "0-3"
+	Busy           float64 `json:"busy"`          // forward and backward
 	WaitUpstream   float64 `json:"wait_upstream"`
 	WaitDownstream float64 `json:"wait_downstream"`
 	Average        float64 `json:"average"`

@@ -72,6 +72,7 @@ type hosted struct {
 	index  int
 	on     *hostedDevice
 	device *meter // what the stage computes with: that of on, and counts
+	gpu    string // its UUID, where on is one
 	meta   export.ShardMeta
 	shape  stage.Shape
 	bytes  stage.Bytes // of one pipeline
@@ -326,7 +327,7 @@ func (h *host) openDevices(context.Context) error {
 		}
 		r := h.ranges[k]
 		h.stages = append(h.stages, hosted{
-			index: k, on: on, device: &meter{Device: on.Device},
+			index: k, on: on, device: &meter{Device: on.Device}, gpu: h.assignment.Stages[k].GPU,
 			meta: export.ShardMeta{Layers: [2]int{r.From, r.To}, Tensors: stage.Layout(h.model.Layers[r.From:r.To], false), Companions: h.companions},
 		})
 	}

@@ -205,7 +205,7 @@ func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
 	defer p.mu.Unlock()
 	f := p.spans[k].Fractions(p.until(now))
 	return api.StageStatus{
-		Stage: k, Device: s.on.name, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
+		Stage: k, Device: s.on.name, GPU: s.gpu, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
 		WaitUpstream: f.WaitUpstream, WaitDownstream: f.WaitDownstream, Average: f.Average, Optimizer: f.Optimizer,
 		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(), Memory: s.memory(len(p.steps)),
 	}
