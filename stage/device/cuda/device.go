@@ -303,18 +303,20 @@ func (d *Device) Follow(e device.Event) {
 	d.check("wait for an event of another queue", d.stream.Wait(e.(*event).event, 0)) //nolint:forcetypeassert // of a device that Shares
 }
 
-// Synchronize implements device.Device.
+// Synchronize implements device.Device. Once the processor's context has failed, every call does, and the first failure stays: it alone names its
+// operation.
 func (d *Device) Synchronize() error {
 	d.enter()
 	defer d.leave()
-	d.drain()
-	return d.found(true)
+	return d.found(d.drain() == nil)
 }
 
 // drain waits for the stream.
-func (d *Device) drain() {
+func (d *Device) drain() error {
 	now := d.now()
-	d.ended(now, d.stream.Synchronize())
+	err := d.stream.Synchronize()
+	d.ended(now, err)
+	return err
 }
 
 func (d *Device) now() moment {
