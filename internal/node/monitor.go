@@ -20,11 +20,19 @@ import (
 const tickBound = 5 * time.Second
 
 func (n *node) Ready(ctx context.Context) []server.Check {
-	tick := error(nil)
-	if age := time.Since(n.coordinator.Published().Tick); age > tickBound {
-		tick = fmt.Errorf("it last looked at the jobs %v ago; it does so ten times a second", age.Round(time.Millisecond))
-	}
+	tick := tickError(n.coordinator.Published().Tick, n.started, time.Now())
 	return []server.Check{{Name: "raft", Err: n.raft.Ready()}, {Name: "coordinator", Err: tick}, {Name: "socket", Err: n.answers(ctx)}}
+}
+
+// tickError says why a coordinator that last looked at the jobs at tick, or never if that is zero, is not ready.
+func tickError(tick, started, now time.Time) error {
+	switch {
+	case tick.IsZero():
+		return fmt.Errorf("it has not looked at the jobs yet, %v after the daemon's start; it does so once Raft is ready", now.Sub(started).Round(time.Millisecond))
+	case now.Sub(tick) > tickBound:
+		return fmt.Errorf("it last looked at the jobs %v ago; it does so ten times a second", now.Sub(tick).Round(time.Millisecond))
+	}
+	return nil
 }
 
 // answers asks the daemon's own socket.
@@ -92,7 +100,11 @@ func (n *node) watchdog(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if age := time.Since(n.coordinator.Published().Tick); age < interval/2 {
+		last := n.coordinator.Published().Tick
+		if last.IsZero() { // it has not looked at the jobs yet
+			last = n.started
+		}
+		if age := time.Since(last); age < interval/2 {
 			n.notify(daemon.SdNotifyWatchdog)
 		} else {
 			n.log.Error("the coordinator hangs", zap.Duration("since", age))
