@@ -27,7 +27,7 @@ type act struct {
 var acts = map[choice]func(*act, context.Context) (func(*observed), error){
 	tune: (*act).tune, resolve: (*act).resolve, killTune: (*act).kill, place: (*act).place, beginCommit: (*act).beginCommit,
 	postCommit: (*act).postCommit, dropCommit: (*act).dropCommit, commitRound: (*act).commitRound, setRunning: (*act).setRunning,
-	abortWorkers: (*act).abort, killWorkers: (*act).kill, endJob: (*act).end, probe: (*act).probe, removeJob: (*act).remove,
+	abortWorkers: (*act).abort, killWorkers: (*act).kill, endJob: (*act).end, probe: (*act).probe, awaitGPUs: (*act).awaitGPUs, removeJob: (*act).remove,
 }
 
 func (a *act) propose(ctx context.Context, c cluster.Command) error {

@@ -168,9 +168,15 @@ func (r *rig) start() {
 
 // submit submits a job with a stage for each node.
 func (r *rig) submit(name string, rounds uint64) string {
+	return r.submitWith(name, rounds, func(*job.Job) {})
+}
+
+// submitWith does so with a change.
+func (r *rig) submitWith(name string, rounds uint64, change func(*job.Job)) string {
 	a := agenttest.Assignment("", name, 0, rounds)
 	j := &a.Spec.Job
 	j.Stages, j.Schedule, j.Train.Steps, j.Center.CommitEvery, j.Devices.CPU.Threads = job.Count(len(r.nodes)), "1f1b", int(rounds), 100, 1
+	change(j)
 	text, err := spec.Encode(&a.Spec)
 	if err != nil {
 		r.t.Fatal(err)

@@ -2,9 +2,11 @@ package coordinator
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
@@ -39,7 +41,7 @@ func decide(w snapshot) []decision {
 				free -= j.cores
 				memory -= j.memory
 				gpus -= j.gpus
-			} else if d.choice == wait && queue == "" {
+			} else if d.choice == wait && queue == "" && j.gpus <= len(gpu.Usable(w.gpus)) { // one that waits for a person holds nobody up
 				queue = j.ID
 			}
 		case j.State == cluster.Tuning:
@@ -120,8 +122,11 @@ type room struct {
 
 // decideQueued starts jobs first come, first served. One that wants more cores than the node has gets them all.
 func decideQueued(w snapshot, j *observed, left room, queue string) decision {
-	free, memory := left.cores, left.memory
-	switch {
+	head, tail := "queued: ", ""
+	if j.hold != nil {
+		head, tail = "waits to go on after: "+j.hold.obstacle.String()+"; ", "; "+kept(j)
+	}
+	switch lacks := lacking(w, j, left); {
 	case j.lives():
 		return dismiss(w, j, "the job starts anew")
 	case j.Cancelling && j.CommittedRound() > 0:
@@ -129,16 +134,13 @@ func decideQueued(w snapshot, j *observed, left room, queue string) decision {
 	case j.Cancelling:
 		return decision{choice: endJob, state: cluster.Cancelled, reason: "cancelled before it started"}
 	case w.stopping:
-		return decision{reason: "queued: the daemon is stopping"}
+		return decision{reason: head + "the daemon is stopping" + tail}
+	case queue != "" && j.hold == nil:
+		return decision{reason: "queued behind job " + queue}
 	case queue != "":
-		return decision{reason: fmt.Sprintf("queued behind job %s", queue)}
-	case j.cores > free && free < w.cores:
-		return decision{reason: "queued: " + coreNeed(j.cores, free, w.cores)}
-	case j.gpus > left.gpus:
-		return decision{reason: "queued: " + gpuNeed(j.gpus, left.gpus, w.gpus)}
-	case w.memory > 0 && j.memory > memory && memory < w.memory: // one that wants more than there is waits until it is alone
-		return decision{reason: fmt.Sprintf("queued: needs %s of memory, %s of %s are not promised to other jobs",
-			words.Bytes(j.memory), words.Bytes(max(memory, 0)), words.Bytes(w.memory))}
+		return decision{reason: head + "behind job " + queue + tail}
+	case len(lacks) > 0:
+		return decision{reason: head + strings.Join(lacks, "; ") + tail}
 	}
 	why := ""
 	if j.hold != nil {
@@ -147,7 +149,22 @@ func decideQueued(w snapshot, j *observed, left room, queue string) decision {
 	if j.spec.Job.Open() {
 		return decision{choice: tune, reason: fmt.Sprintf("%stuning on %s", why, coreCount(j.cores))}
 	}
-	return decision{choice: place, reason: why + "starting: " + coreNeed(j.cores, free, w.cores)}
+	return decision{choice: place, reason: why + "starting: " + coreNeed(j.cores, left.cores, w.cores)}
+}
+
+// lacking says what a job needs that is not free. One that wants more cores or memory than there is waits until it is alone.
+func lacking(w snapshot, j *observed, left room) (all []string) {
+	if j.cores > left.cores && left.cores < w.cores {
+		all = append(all, coreNeed(j.cores, left.cores, w.cores))
+	}
+	if j.gpus > left.gpus {
+		all = append(all, gpuNeed(j.gpus, left.gpus, w.gpus))
+	}
+	if w.memory > 0 && j.memory > left.memory && left.memory < w.memory {
+		all = append(all, fmt.Sprintf("needs %s of memory, %s of %s are not promised to other jobs",
+			words.Bytes(j.memory), words.Bytes(max(left.memory, 0)), words.Bytes(w.memory)))
+	}
+	return all
 }
 
 // coreNeed says how many cores a job needs and how many of the node's are free.
@@ -160,7 +177,18 @@ func coreNeed(need, free, node int) string {
 
 func coreCount(n int) string { return words.Count(n, "core") }
 
-// gpuNeed says how many GPUs a job needs and how many of the node's are free.
-func gpuNeed(need, free, node int) string {
-	return fmt.Sprintf("needs %s, %d of the %d that are not sick are free", words.Count(need, "GPU"), free, node)
+// gpuNeed says how many GPUs a job needs, what the node has of them, and what is to be done where those are too few.
+func gpuNeed(need, free int, all []gpu.GPU) string {
+	text := fmt.Sprintf("needs %s, %d of the node's %d are free", words.Count(need, "GPU"), max(free, 0), len(all))
+	if len(all) < need {
+		text = fmt.Sprintf("needs %s, and jobs may use %d of this node: see what avgpiped gpus says and what the configuration has as gpus; after a change, "+
+			"restart the daemon", words.Count(need, "GPU"), len(all))
+	}
+	said := []string{text}
+	for _, g := range all {
+		if g.Health.Level == gpu.Sick {
+			said = append(said, fmt.Sprintf("%s is %s", g, g.Health))
+		}
+	}
+	return strings.Join(said, "; ")
 }

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -83,8 +84,8 @@ func decideLost(w snapshot, j *observed) decision {
 	case w.now.Before(retryAt):
 		return decision{reason: fmt.Sprintf("restart %d of %d in %v: %s", j.deaths, w.limits.RetryLimit-1, retryAt.Sub(w.now).Round(time.Millisecond), why)}
 	}
-	if left := w.freeGPUs + j.kept; j.gpus > left {
-		return decision{reason: fmt.Sprintf("%s; waits: %s", why, gpuNeed(j.gpus, left, w.gpus))}
+	if j.gpus > w.freeGPUs+j.kept {
+		return decision{choice: awaitGPUs, reason: fmt.Sprintf("%s; it had %s", why, strings.Join(j.had, ", "))}
 	}
 	return decision{choice: place, reason: why}
 }

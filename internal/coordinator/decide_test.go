@@ -13,6 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -58,7 +59,12 @@ func editNode(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 		case "memory":
 			w.memory = int64(number(t, a))
 		case "gpus":
-			w.gpus = int(number(t, a))
+			w.gpus = make([]gpu.GPU, number(t, a))
+			for i := range w.gpus {
+				w.gpus[i] = gpu.GPU{Index: i, Name: "A100", UUID: fmt.Sprintf("GPU-%d", i), Health: gpu.Health{Level: gpu.Healthy}}
+			}
+		case "sick-gpu":
+			w.gpus[number(t, a)].Health = gpu.Health{Level: gpu.Sick, Reasons: []gpu.Reason{{Code: "xid_79", Level: gpu.Sick, Text: "XID 79"}}}
 		case "free-gpus":
 			w.freeGPUs = int(number(t, a))
 		case "stopping":
@@ -142,6 +148,8 @@ func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 		j.stopAt = 0
 	case "gpus":
 		j.gpus = int(number(t, a))
+	case "had":
+		j.had = a.Vals
 	case "kept":
 		j.kept = int(number(t, a))
 	case "sick":
@@ -183,6 +191,8 @@ func editObserved(t *testing.T, w *snapshot, j *observed, a datadriven.CmdArg) b
 	switch a.Key {
 	case "waits-for":
 		j.hold = &hold{obstacle: obstacle.Obstacle{Kind: obstacle.Busy, Text: text(a)}, probeAt: w.now.Add(time.Second)}
+	case "awaits-gpus":
+		j.hold = &hold{obstacle: obstacle.Obstacle{Kind: obstacle.GPU, Text: text(a)}, passed: true}
 	case "passed":
 		j.hold.passed = true
 	case "rate":
@@ -269,7 +279,7 @@ func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
 func render(w snapshot, all []decision) string {
 	names := [...]string{
 		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", dropCommit: "drop", commitRound: "commit",
-		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorkers: "abort", killWorkers: "kill", endJob: "end", setRunning: "running", probe: "probe", removeJob: "remove",
+		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorkers: "abort", killWorkers: "kill", endJob: "end", setRunning: "running", probe: "probe", awaitGPUs: "await-gpus", removeJob: "remove",
 	}
 	var b strings.Builder
 	for i, d := range all {

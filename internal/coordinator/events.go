@@ -56,9 +56,9 @@ func (c *Coordinator) observeTuning(o *observed, e agent.Event, now time.Time) {
 	switch {
 	case t.cause != "" && t.obstacle != nil:
 		o.waitFor(t.obstacle, t.process.Node, now)
-	case t.cause != "":
-		o.hold = nil
+	case t.cause != "" && o.sick == "":
 		o.die(now)
+		fallthrough
 	default:
 		o.hold = nil
 	}
@@ -78,6 +78,7 @@ func (c *Coordinator) conclude(job string, act bool, change func(*observed), err
 	if change != nil {
 		change(o)
 	}
+	defer func() { c.sayHold(job, before, o.hold) }()
 	if err == nil {
 		return
 	}
@@ -89,7 +90,6 @@ func (c *Coordinator) conclude(job string, act bool, change func(*observed), err
 			o.waitFor(what, "", time.Now())
 		}
 		o.note, o.notBefore = what.String(), time.Time{}
-		c.sayHold(job, before, o.hold)
 	}
 }
 

@@ -167,7 +167,7 @@ func (o *observed) settle(now time.Time) {
 		return
 	}
 	o.hold = nil
-	if w.died {
+	if w.died && o.sick == "" { // else the worker may be well
 		o.die(now)
 	}
 }

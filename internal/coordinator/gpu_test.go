@@ -5,10 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/avgpipe/avgpipe/internal/cluster"
-	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -38,21 +35,5 @@ func TestDevicesArePlacedOnGPUs(t *testing.T) {
 				t.Errorf("%v leaves %v", p, left)
 			}
 		}
-	}
-}
-
-// TestAJobWaitsForGPUs that other jobs have, and one that ran for those that are sick.
-func TestAJobWaitsForGPUs(t *testing.T) {
-	queued := func() *observed {
-		return &observed{Job: &cluster.Job{ID: "1", State: cluster.Queued}, spec: &spec.Spec{}, cores: 1, gpus: 2, generation: newGeneration()}
-	}
-	w := snapshot{now: time.Unix(1000, 0), cores: 4, gpus: 2, freeGPUs: 1, jobs: []*observed{queued(), queued()}}
-	w.jobs[0].spec.Job.Pipelines, w.jobs[0].spec.Job.Stages, w.jobs[0].spec.Job.MicroBatches = 1, 1, 1
-	all := decide(w)
-	if want := "queued: needs 2 GPUs, 1 of the 2 that are not sick are free"; all[0].choice != wait || all[0].reason != want || all[1].reason != "queued behind job 1" {
-		t.Errorf("decided %+v, want %q", all, want)
-	}
-	if w.freeGPUs = 2; decide(w)[0].choice == wait {
-		t.Errorf("decided %+v with 2 free GPUs", decide(w)[0])
 	}
 }

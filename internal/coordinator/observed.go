@@ -20,12 +20,13 @@ type observed struct {
 	*cluster.Job
 
 	spec     *spec.Spec
-	cores    int    // that it computes on, on all nodes together, or is tuned on
-	gpus     int    // that it takes
-	kept     int    // of those that it has, the ones that are not sick
-	sick     string // why one of those that it has must not be used; "": none is sick
-	memory   int64  // bytes of the host that it is promised once it is placed; 0 while it is open
-	exported bool   // an export reads its shards
+	cores    int      // that it computes on, on all nodes together, or is tuned on
+	gpus     int      // that it takes
+	had      []string // those of its placement, by UUID
+	kept     int      // of them, the ones that are there and not sick
+	sick     string   // why one of those that it has, or is tuned on, must not be used; "": none is sick
+	memory   int64    // bytes of the host that it is promised once it is placed; 0 while it is open
+	exported bool     // an export reads its shards
 
 	generation // the current or the last one
 
@@ -87,6 +88,12 @@ func (o *observed) waitFor(what *obstacle.Obstacle, node string, now time.Time) 
 	}
 	h.probeAt = now.Add(obstacle.Pause(h.tries))
 	o.hold = h
+}
+
+// awaitGPUs makes the job one of those that wait for a place. What it waits for is looked at there.
+func (a *act) awaitGPUs(context.Context) (func(*observed), error) {
+	what := obstacle.Obstacle{Kind: obstacle.GPU, Text: a.decision.reason}
+	return func(o *observed) { o.hold = &hold{obstacle: what, passed: true} }, nil
 }
 
 // waits reports whether the job waits for an obstacle to pass, and has no process meanwhile.

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,6 +33,7 @@ func (c *Coordinator) Tune(ctx context.Context, s *spec.Spec, each func(api.Tune
 		return last, err
 	}
 	defer c.release(context.WithoutCancel(ctx), at)
+	c.tasks.Go(func() { c.endWhenSick(ctx, cancel, at) })
 	return c.runTuning(ctx, cancel, c.tuneRequest(s, at), each)
 }
 
@@ -72,6 +74,19 @@ func (c *Coordinator) waitForRoom(ctx context.Context, s *spec.Spec, say func(st
 		case <-time.After(lookForCores):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// endWhenSick ends a tuning of no job once one of its GPUs is sick.
+func (c *Coordinator) endWhenSick(ctx context.Context, cancel context.CancelCauseFunc, at placement) {
+	for len(at.gpus(c.here.Name)) > 0 && ctx.Err() == nil {
+		if why := c.sick(at); why != "" {
+			cancel(fmt.Errorf("the tuning was ended: %s", why))
+		}
+		select {
+		case <-time.After(lookForCores):
+		case <-ctx.Done():
 		}
 	}
 }

@@ -4,17 +4,18 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 )
 
 // snapshot is everything that decide knows: the jobs, in the order of submission, and what concerns them all.
 type snapshot struct {
 	now      time.Time
-	cores    int   // of all nodes
-	memory   int64 // bytes that jobs may take on all nodes; 0: not known
-	reserved int   // cores of tunings that belong to no job
-	gpus     int   // that are not sick
-	freeGPUs int   // of them, those that nobody has
-	stopping bool  // the daemon was asked to end
+	cores    int       // of all nodes
+	memory   int64     // bytes that jobs may take on all nodes; 0: not known
+	reserved int       // cores of tunings that belong to no job
+	gpus     []gpu.GPU // of the coordinator's node, the sick ones too
+	freeGPUs int       // those of them that are not sick and that nobody has
+	stopping bool      // the daemon was asked to end
 	limits   Limits
 	jobs     []*observed
 }
@@ -37,6 +38,7 @@ const (
 	abortWorkers               // tell the workers to end at once
 	killWorkers                // make them end
 	endJob                     // the job is over: state
+	awaitGPUs                  // give up what the job has until there are GPUs for it again
 	probe                      // look whether what the job waits for has passed
 	removeJob                  // forget the job and delete its directory
 )

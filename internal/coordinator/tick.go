@@ -44,7 +44,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		s.cores, s.memory = s.cores+len(n.Cores), s.memory+n.MemoryBytes
 	}
 	all := c.all()
-	s.gpus = len(all[c.here.Name].gpus)
+	s.gpus = c.here.gpus()
 	passed := min(s.now.Sub(c.ticked), longestTick)
 	c.ticked = s.now
 	c.forget(state)
@@ -73,17 +73,24 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			o.tuning.silent += passed
 		}
 		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes(), c.pins.holds(j)
-		o.gpus, o.kept, o.sick = admitted.GPUs(), 0, ""
-		if placed(j) {
-			o.sick = c.sick(placementOf(j))
-			for _, own := range with(nil, all, placementOf(j)) {
-				o.kept += len(own.gpus)
-			}
-		}
+		c.takeGPUs(o, all)
 		s.jobs = append(s.jobs, o)
 	}
 	s.freeGPUs = len(c.free(s)[c.here.Name].gpus)
 	return s
+}
+
+// takeGPUs notes which GPUs a job takes, and how those are that it has.
+func (c *Coordinator) takeGPUs(o *observed, all map[string]resources) {
+	o.gpus, o.had, o.kept, o.sick = o.spec.GPUs(), nil, 0, ""
+	switch {
+	case placed(o.Job):
+		p := placementOf(o.Job)
+		o.had, o.sick = p.gpus(c.here.Name), c.sick(p)
+		o.kept = len(with(nil, all, p)[c.here.Name].gpus)
+	case o.tunes():
+		o.sick = c.sick(o.tuning.place)
+	}
 }
 
 // sick says why one of the GPUs of a placement must not be used any more; "" where none is sick.
@@ -134,7 +141,7 @@ func (c *Coordinator) begin(o *observed, d decision, free map[string]resources) 
 		o.killed = d.reason
 	case abortWorkers:
 		o.abort(time.Now())
-	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe:
+	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe, awaitGPUs:
 	}
 	c.start(o.ID, true, func(ctx context.Context) (func(*observed), error) { return acts[d.choice](&a, ctx) })
 	return free

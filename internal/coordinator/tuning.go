@@ -105,6 +105,8 @@ func decideTuning(w snapshot, j *observed) decision {
 		switch why := stopReason(w, j); {
 		case why != "":
 			return decision{choice: killTune, reason: why + " before the job was tuned"}
+		case j.sick != "":
+			return decision{choice: killTune, reason: j.sick}
 		case t.silent > t.silence():
 			return decision{choice: killTune, reason: fmt.Sprintf("the tuning has said nothing for %v, which is more than it may, %v; it was at: %s",
 				t.silent.Round(time.Second), t.silence().Round(time.Second), t.text())}
@@ -126,6 +128,8 @@ func decideTuning(w snapshot, j *observed) decision {
 	case w.now.Before(retryAt):
 		return decision{reason: fmt.Sprintf("tuning again, %d of %d, in %v: %s",
 			j.deaths, w.limits.RetryLimit-1, retryAt.Sub(w.now).Round(time.Millisecond), t.cause)}
+	case j.gpus > w.freeGPUs:
+		return decision{choice: awaitGPUs, reason: cmp.Or(t.cause, "the daemon was restarted")}
 	case t.cause == "":
 		return decision{choice: tune, reason: "the daemon was restarted; tuning again"}
 	}

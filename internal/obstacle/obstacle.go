@@ -36,6 +36,7 @@ const (
 	ReadOnly Kind = "read_only" // the file system takes no writes
 	Files    Kind = "files"     // the process or the host has no free file descriptors
 	Busy     Kind = "busy"      // another process holds the lock Path
+	GPU      Kind = "gpu"       // GPUs are sick or gone; who places the job knows whether there are others
 	Damaged  Kind = "damaged"   // files of a job; a person decides: it passes where Path has Bytes again, and else not by itself
 )
 
@@ -131,7 +132,7 @@ func (o *Obstacle) String() string {
 		return path + " is on a read-only file system"
 	case Files:
 		return "no file descriptor is free"
-	case Busy, Damaged:
+	case Busy, GPU, Damaged:
 	}
 	return o.Text
 }
@@ -156,6 +157,8 @@ func (o *Obstacle) Passed() error {
 		return readable(os.DevNull)
 	case Busy:
 		return lockable(o.Path)
+	case GPU:
+		return nil
 	case Damaged:
 		if info, err := os.Stat(o.Path); err == nil && info.Size() == o.Bytes {
 			return nil
