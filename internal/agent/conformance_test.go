@@ -168,6 +168,22 @@ func is(kind control.EventKind) func(agent.Event) bool {
 
 func trains(e agent.Event) bool { return e.Status != nil && e.Status.Progress.Round > 0 }
 
+// commit has a round committed, earliest or a later one, and returns its number: the worker trains on while it is asked.
+func commit(t *testing.T, r rig, p agent.Process, earliest uint64, stop bool) uint64 {
+	t.Helper()
+	for {
+		round := earliest + 100
+		answer, err := r.agent.Commit(t.Context(), p, control.CommitRequest{Generation: p.Generation, Round: round, Stop: stop})
+		if err != nil || !answer.Accepted && answer.Earliest <= earliest {
+			t.Fatalf("round %d: %+v, %v", round, answer, err)
+		}
+		if answer.Accepted {
+			return round
+		}
+		earliest = answer.Earliest
+	}
+}
+
 func testWorker(t *testing.T, r rig) {
 	p, s := start(t, r, agenttest.Assignment("1", "long", 3, 1e6))
 	s.until(t, "it has started", is(control.Started))
@@ -183,11 +199,7 @@ func testWorker(t *testing.T, r rig) {
 	if err != nil || now.Progress.Round < e.Status.Progress.Round {
 		t.Fatalf("asked how it is: %+v, %v", now, err)
 	}
-	round := now.NextCommit + 100
-	answer, err = r.agent.Commit(t.Context(), p, control.CommitRequest{Generation: 3, Round: round, Stop: true})
-	if err != nil || !answer.Accepted {
-		t.Fatalf("round %d: %+v, %v", round, answer, err)
-	}
+	round := commit(t, r, p, now.NextCommit, true)
 	if e := s.until(t, "a shard is durable", is(control.Shard)); e.Worker.Round != round || e.Worker.Shard == nil {
 		t.Errorf("%+v", e.Worker)
 	}
@@ -408,10 +420,7 @@ func testShards(t *testing.T, r rig) {
 	p, s := start(t, r, agenttest.Assignment("1", "long", 1, 1e6))
 	var digests []shard.Digest
 	for range 2 {
-		now := s.until(t, "it trains", trains)
-		if _, err := r.agent.Commit(ctx, p, control.CommitRequest{Generation: 1, Round: now.Status.NextCommit + 100}); err != nil {
-			t.Fatal(err)
-		}
+		commit(t, r, p, s.until(t, "it trains", trains).Status.NextCommit, false)
 		e := s.until(t, "a shard is durable", is(control.Shard))
 		digests = append(digests, shard.Digest(e.Worker.Shard.Digest))
 		for _, look := range []func(context.Context, shard.Digest) (int64, error){r.agent.Shards("1").Verify, r.agent.Shards("1").Size} {

@@ -30,7 +30,7 @@ func trainsAgain(s api.JobStatus) bool { return s.State == api.Running && s.Gene
 func TestJobTrainsCommitsAndEnds(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
-	id := d.Submit(t, nodetest.Job(t, d.Dir, "good", 445)) // long enough for commits on the way, on a busy machine too
+	id := d.Submit(t, nodetest.Job(t, d.Dir, "good-at-200", 445)) // with commits on the way
 	s := d.Until(t, id, "ends", ended)
 	if s.State != api.Done || s.CommittedRound != 445 || s.Step != 445 || s.Generation != 1 {
 		t.Errorf("state %s (%s), round %d, step %d, generation %d; want done, 445, 445, 1", s.State, s.Reason, s.CommittedRound, s.Step, s.Generation)

@@ -21,11 +21,7 @@ func TestACommitWaitsUntilItsShardsCanBeWritten(t *testing.T) {
 		if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil { // what is there now is no directory
 			t.Error(err)
 		}
-		round := uint64(2)
-		for !tr.Commit(control.CommitRequest{Generation: 1, Round: round, Stop: true}).Accepted {
-			time.Sleep(time.Millisecond)
-			round++
-		}
+		round := commitAndStop(tr)
 		for held == "" {
 			held = tr.Status().Held
 			time.Sleep(time.Millisecond)

@@ -34,6 +34,9 @@ const NeverFree = 1 << 60
 // RoundTime is how long the fake trainer takes for a round.
 const RoundTime = 2 * time.Millisecond
 
+// lateTrouble is the earliest round of trouble before which the fake trainer waits for commits. It waits at half of it.
+const lateTrouble = 100
+
 // messageBytes is what the fake trainer's stages send for a micro-batch.
 const messageBytes = 4000
 
@@ -55,7 +58,8 @@ func TrainJob(name string) job.Job {
 }
 
 // trainer pretends to train. What goes wrong is in the job's name: "nan-at-12" fails for good in round 12, "crash-at-12"
-// dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long.
+// dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long;
+// "good-at-12" trains. From lateTrouble on, two rounds are committed before, however busy the machine is.
 type trainer struct {
 	a      control.Assignment
 	pid    int
@@ -68,6 +72,7 @@ type trainer struct {
 	round  uint64
 	final  uint64
 	wanted map[uint64]bool // rounds to commit
+	asked  int             // commits that were accepted
 	done   bool            // Finished was said
 }
 
@@ -115,7 +120,7 @@ func worker(ctx context.Context, path string, pid int, log io.Writer, listen fun
 	}
 	cancel(nil)
 	if killed.Err() == nil {
-		t.events.Drain(killed, time.Second)
+		t.events.Drain(killed, Patience/3)
 	}
 	stop()
 	tasks.Wait()
@@ -164,7 +169,9 @@ func (t *trainer) train(ctx context.Context) int {
 		case <-ticker.C:
 		}
 		t.mu.Lock()
-		t.round = min(t.round+1, t.final)
+		if !t.waits(at) {
+			t.round = min(t.round+1, t.final)
+		}
 		now, commit, finished := t.round, t.wanted[t.round], t.round == t.final && !t.done
 		delete(t.wanted, now)
 		t.done = t.done || finished
@@ -186,6 +193,12 @@ func (t *trainer) train(ctx context.Context) int {
 			t.events.Append(control.Event{Kind: control.Finished, Round: now})
 		}
 	}
+}
+
+// waits reports whether trouble in round at, if any, would come too early: a job that begins has two rounds committed first, which is so
+// when the third commit is asked for. The caller holds the lock.
+func (t *trainer) waits(at uint64) bool {
+	return at >= lateTrouble && t.round >= at/2 && t.a.Restore == nil && t.asked < 3 && len(t.wanted) == 0
 }
 
 // fail says why training ends.
@@ -288,6 +301,7 @@ func (t *trainer) Commit(r control.CommitRequest) control.CommitResponse {
 		return control.CommitResponse{Earliest: t.earliest(), Reason: "too late"}
 	}
 	t.wanted[r.Round] = true
+	t.asked++
 	if r.Stop {
 		t.final = r.Round
 	}
