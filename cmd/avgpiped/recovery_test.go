@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// bound is how long any one wait of these tests may take: far more than it ever does.
-const bound = time.Minute
+// bound is how long any one wait of these tests may take: far more than it ever does, on a busy machine too.
+const bound = 5 * time.Minute
 
 // tinyJob trains a small GPT-2 in two stages and two pipelines for some seconds.
 const tinyJob = `version: 1
@@ -169,7 +170,7 @@ func (s *site) committed(id string, round uint64) (status api.JobStatus) {
 	s.until(fmt.Sprintf("commit of round %d", round), func(ctx context.Context) bool {
 		var err error
 		status, err = s.client.Job(ctx, id)
-		if err == nil && status.State.Ended() {
+		if err == nil && status.State.Ended() && status.CommittedRound < round {
 			s.t.Fatalf("the job is %s at round %d: %s", status.State, status.Round, status.Reason)
 		}
 		return err == nil && status.CommittedRound >= round
@@ -200,11 +201,11 @@ func (s *site) model(id string) []byte {
 			s.t.Fatalf("the exported model has no %s: %v", export.WeightsFile, err)
 		}
 		if filepath.Base(header.Name) == export.WeightsFile {
-			weights, err := io.ReadAll(archive)
+			content, err := io.ReadAll(archive)
 			if err != nil {
 				s.t.Fatal(err)
 			}
-			return weights
+			return content
 		}
 	}
 }
@@ -240,12 +241,24 @@ func (s *site) worker() int {
 	return pids[0]
 }
 
+// others are the processes that train the job beside a worker, which may have ended by now.
+func (s *site) others(worker int) []int {
+	s.t.Helper()
+	return slices.DeleteFunc(s.workers(), func(pid int) bool { return pid == worker })
+}
+
+// faultless are the weights of a job that was trained without any fault, once one was.
+var faultless []byte
+
 // undisturbed trains the job without any fault.
 func undisturbed(t *testing.T) []byte {
 	t.Helper()
-	s := newSite(t)
-	s.start()
-	return s.done(s.submit())
+	if faultless == nil {
+		s := newSite(t)
+		s.start()
+		faultless = s.done(s.submit())
+	}
+	return faultless
 }
 
 // What is committed is never lost, and what is not is computed again to the same bits: the model that comes out of any number of
@@ -264,7 +277,7 @@ func TestCrashesDoNotChangeABitOfTheModel(t *testing.T) {
 					if err == nil && now.Step < before.CommittedRound {
 						s.t.Fatalf("step %d was shown after the commit of round %d", now.Step, before.CommittedRound)
 					}
-					return err == nil && now.Generation > before.Generation && now.State == api.Running
+					return err == nil && now.Generation > before.Generation && (now.State == api.Running || now.State.Ended())
 				})
 			}
 		},
@@ -277,9 +290,9 @@ func TestCrashesDoNotChangeABitOfTheModel(t *testing.T) {
 			}
 			s.start()
 			after := s.committed(id, 60)
-			if now := s.worker(); now != worker || after.Generation != 1 {
-				s.t.Errorf("worker %d became %d in generation %d after the daemon's restart; it was healthy and should have been adopted",
-					worker, now, after.Generation)
+			if others := s.others(worker); len(others) > 0 || after.Generation != 1 {
+				s.t.Errorf("worker %d became %v in generation %d after the daemon's restart; it was healthy and should have been adopted",
+					worker, others, after.Generation)
 			}
 		},
 		// The kernel sends SIGHUP and SIGCONT to a stopped process group that loses its parent, unless the process that adopts it is in its session.
@@ -294,8 +307,8 @@ func TestCrashesDoNotChangeABitOfTheModel(t *testing.T) {
 				s.t.Fatal(err)
 			}
 			s.start()
-			if after := s.committed(id, 60); s.worker() != worker || after.Generation != 1 {
-				s.t.Errorf("worker %d of generation 1 became %d of generation %d", worker, s.worker(), after.Generation)
+			if after := s.committed(id, 60); len(s.others(worker)) > 0 || after.Generation != 1 {
+				s.t.Errorf("worker %d of generation 1 became %v of generation %d", worker, s.others(worker), after.Generation)
 			}
 		},
 		"daemon and worker killed": func(s *site, id string) {
