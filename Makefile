@@ -2,6 +2,7 @@
 #
 # ONEDNN   auto: use oneDNN when its header is there, and install it where that is possible; no: build without it
 # FUZZTIME how long `make fuzz` spends on each target
+# TIMEOUT  how long the tests of one package may take; on a slow machine some take many minutes
 # DESTDIR, PREFIX   where `make install` puts things: it builds nothing, so `make build && sudo make install`
 
 SHELL         := /bin/bash
@@ -12,6 +13,7 @@ GO       ?= go
 CC       ?= cc
 ONEDNN   ?= auto
 FUZZTIME ?= 10s
+TIMEOUT  ?= 30m
 DESTDIR  ?=
 PREFIX   ?= /usr/local
 BIN      ?= bin
@@ -94,24 +96,26 @@ build-portable: ## compile every package and test without oneDNN, with cgo and w
 
 ##@ Test
 
+TEST = $(GO) test -timeout $(TIMEOUT)
+
 .PHONY: test
 test: test-deps ## all tests
-	$(GO) test $(TAGS) ./...
+	$(TEST) $(TAGS) ./...
 
 # What computes and what moves the results around, in the build without oneDNN and cgo.
 PORTABLE := ./stage ./stage/device/... ./stage/layer ./pipeline/... ./schedule/...
 
 .PHONY: test-portable
 test-portable: ## the packages that compute, without oneDNN and cgo
-	CGO_ENABLED=0 $(GO) test -timeout 5m $(PORTABLE)
+	CGO_ENABLED=0 $(TEST) $(PORTABLE)
 
 .PHONY: test-cuda-emulated
 test-cuda-emulated: deps ## the device on graphics processors, on a driver that runs its kernels on this machine
 	@$(call need,g++,command -v g++,the tests are skipped)
-	$(GO) test $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer ./internal/gpu/...
-	$(GO) test $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
-	$(GO) test $(CUDA_TAGS) -run GPU ./cmd/avgpiped ./internal/profile
-	$(GO) test $(CUDA_TAGS) ./bench/gpu
+	$(TEST) $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer ./internal/gpu/...
+	$(TEST) $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
+	$(TEST) $(CUDA_TAGS) -run GPU ./cmd/avgpiped ./internal/profile
+	$(TEST) $(CUDA_TAGS) ./bench/gpu
 
 .PHONY: gpu-smoke
 gpu-smoke: ## bin/gpu-smoke, one file: checks and measures a GPU of NVIDIA on a machine with nothing but its driver (bench/gpu/README.md)
@@ -120,7 +124,7 @@ gpu-smoke: ## bin/gpu-smoke, one file: checks and measures a GPU of NVIDIA on a 
 
 .PHONY: test-race
 test-race: test-deps ## the concurrent packages under the race detector
-	$(GO) test -race $(TAGS) $(CONCURRENT)
+	$(TEST) -race $(TAGS) $(CONCURRENT)
 
 .PHONY: fuzz
 fuzz: deps ## every fuzz target for FUZZTIME
