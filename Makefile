@@ -161,14 +161,17 @@ lint: deps $(LINTER) ## golangci-lint over everything, with the build tags of `m
 
 KERNELS := stage/device/cuda/kernels
 
-# Its first line is the digest of the sources, which a test compares.
+# NVRTC of CUDA 11.8 compiles, to PTX that drivers since 11.8 read and to machine code for A100 and H100; nothing else of a toolkit is needed (its
+# assembler, for tables of registers and spills, is `ptxas -v` of Debian's nvidia-cuda-toolkit). The first line is the digest of the sources, which a
+# test compares.
 .PHONY: kernels
-kernels: ## compile the kernels of graphics processors to PTX (NVRTC, Debian's libnvrtc11.2)
-	@mkdir -p .cache/bin
+kernels: ## compile the kernels of graphics processors (NVRTC, Debian's libnvrtc11.2)
+	@mkdir -p .cache/bin .cache/kernels
 	$(CC) -O1 -o .cache/bin/compile $(KERNELS)/compile.c -ldl
-	cd $(KERNELS) && { LC_ALL=C; echo "// $$(cat *.cu *.cuh | sha256sum | cut -d ' ' -f 1)"; \
-	  $(CURDIR)/.cache/bin/compile kernels.cu compute_80; } >$(CURDIR)/.cache/kernels.ptx
-	mv .cache/kernels.ptx $(KERNELS)/kernels.ptx
+	cd $(KERNELS) && export LC_ALL=C && for image in compute_80:kernels.ptx sm_80:sm_80.cubin sm_90:sm_90.cubin; do \
+	  { echo "// $$(cat *.cu *.cuh | sha256sum | cut -d ' ' -f 1)"; $(CURDIR)/.cache/bin/compile kernels.cu $${image%:*}; } \
+	    | gzip -9n >$(CURDIR)/.cache/kernels/$${image#*:}.gz; done
+	mv .cache/kernels/*.gz $(KERNELS)/
 
 .PHONY: format
 format: $(LINTER) ## rewrite the sources as gofumpt and goimports have them

@@ -1,11 +1,12 @@
 package cuda_test
 
 import (
+	"bufio"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -24,12 +25,26 @@ func TestTheKernelsAreThoseOfTheSources(t *testing.T) {
 			digest.Write(text)
 		}
 	}
-	compiled, err := os.ReadFile("kernels/kernels.ptx")
-	if err != nil {
-		t.Fatal(err)
+	images, err := filepath.Glob(filepath.Join("kernels", "*.gz"))
+	if err != nil || len(images) != 3 {
+		t.Fatalf("the images are %q, expected 3: %v", images, err)
 	}
-	first, _, _ := strings.Cut(string(compiled), "\n")
-	if want := "// " + hex.EncodeToString(digest.Sum(nil)); first != want {
-		t.Errorf("kernels.ptx was compiled from %s, and the sources are %s: run `make kernels`", first, want)
+	for _, name := range images {
+		file, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		unpacked, err := gzip.NewReader(file)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if !unpacked.ModTime.IsZero() || unpacked.Name != "" {
+			t.Errorf("%s says when it was made, or of which file: make it by `make kernels`", name)
+		}
+		first, err := bufio.NewReader(unpacked).ReadString('\n')
+		if want := "// " + hex.EncodeToString(digest.Sum(nil)) + "\n"; err != nil || first != want {
+			t.Errorf("%s was compiled from %q, and the sources are %q: run `make kernels` (%v)", name, first, want, err)
+		}
 	}
 }

@@ -3,19 +3,14 @@
 package cuda
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
-	"regexp"
 	"runtime"
 	"sync"
 	"unsafe"
 
 	"gorgonia.org/cu"
 )
-
-//go:embed kernels/kernels.ptx
-var ptx string
 
 // leastCapability is the major number of the oldest processors that the kernels are compiled for.
 const leastCapability = 8
@@ -24,6 +19,7 @@ const leastCapability = 8
 type processor struct {
 	ordinal int
 	gpu     cu.Device
+	major   int          // of its compute capability
 	about   string       // what it is, for people
 	context cu.CUContext // the process's one for this processor
 	module  cu.Module
@@ -90,12 +86,12 @@ func (p *processor) choose() error {
 		return fmt.Errorf("graphics processor %d: %w", p.ordinal, err)
 	}
 	name, _ := p.gpu.Name()
-	major, _ := p.gpu.Attribute(cu.ComputeCapabilityMajor)
+	p.major, _ = p.gpu.Attribute(cu.ComputeCapabilityMajor)
 	minor, _ := p.gpu.Attribute(cu.ComputeCapabilityMinor)
 	version := cu.Version()
-	p.about = fmt.Sprintf("%s, compute %d.%d, driver for CUDA %d.%d", name, major, minor, version/1000, version%1000/10)
-	if major < leastCapability {
-		return fmt.Errorf("graphics processor %d, %s, has compute capability %d.%d, expected %d.0 or above", p.ordinal, name, major, minor,
+	p.about = fmt.Sprintf("%s, compute %d.%d, driver for CUDA %d.%d", name, p.major, minor, version/1000, version%1000/10)
+	if p.major < leastCapability {
+		return fmt.Errorf("graphics processor %d, %s, has compute capability %d.%d, expected %d.0 or above", p.ordinal, name, p.major, minor,
 			leastCapability)
 	}
 	if p.context, err = p.gpu.RetainPrimaryCtx(); err != nil {
@@ -104,25 +100,38 @@ func (p *processor) choose() error {
 	return nil
 }
 
-// load gives the driver the kernels, which it compiles for the processor, and finds them.
+// load gives the driver the kernels: machine code, or what it compiles itself.
 func (p *processor) load() error {
 	err := p.enter()
 	defer runtime.UnlockOSThread()
 	if err != nil {
 		return fmt.Errorf("enter the context: %w", err)
 	}
-	if p.module, err = cu.LoadData(ptx); err != nil {
-		return fmt.Errorf("load the kernels: %w", err)
+	var refused error
+	for _, name := range imagesFor(p.major) {
+		code, about, err := openImage(name)
+		if err != nil {
+			return err
+		}
+		if p.module, err = cu.LoadData(code); err != nil {
+			refused = errors.Join(refused, fmt.Errorf("load the kernels, %s: %w", name, err))
+			continue
+		}
+		p.about += ", " + about
+		return p.find(code)
 	}
-	for _, entry := range entries.FindAllStringSubmatch(ptx, -1) {
-		if p.kernels[entry[1]], err = p.module.Function(entry[1]); err != nil {
-			return fmt.Errorf("find the kernel %s: %w", entry[1], err)
+	return refused
+}
+
+// find finds the kernels of an image that was loaded.
+func (p *processor) find(code string) (err error) {
+	for _, name := range kernelNames.FindAllStringSubmatch(code, -1) {
+		if p.kernels[name[1]], err = p.module.Function(name[1]); err != nil {
+			return fmt.Errorf("find the kernel %s: %w", name[1], err)
 		}
 	}
 	return nil
 }
-
-var entries = regexp.MustCompile(`\.entry (\w+)\(`)
 
 // enter makes the context that of the thread, which the goroutine keeps: drivers keep a context for each thread.
 func (p *processor) enter() error {

@@ -170,6 +170,12 @@ func (d Driver) Trap(kernel string, code int) {
 // Version makes the driver one for a version of CUDA: 11080 is 11.8.
 func (d Driver) Version(number int) { C.set(d.function("fake_version"), C.int(number)) }
 
+// Capability makes the device one of a major compute capability, whose machine code it takes; 8 after Reset.
+func (d Driver) Capability(major int) { C.set(d.function("fake_capability"), C.int(major)) }
+
+// RefuseBinaries makes the driver take PTX alone.
+func (d Driver) RefuseBinaries() { C.set(d.function("fake_refuse_binaries"), 1) }
+
 // Lose makes all calls fail from now on.
 func (d Driver) Lose(code int) { C.set(d.function("fake_lose"), C.int(code)) }
 

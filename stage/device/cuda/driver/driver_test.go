@@ -3,6 +3,8 @@
 package driver_test
 
 import (
+	"compress/gzip"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -36,7 +38,16 @@ func TestAnOldDriverIsRefused(t *testing.T) {
 
 // The least version of a driver is that which reads this PTX.
 func TestTheKernelsAreOfTheVersionThatDriversRead(t *testing.T) {
-	ptx, err := os.ReadFile("../kernels/kernels.ptx")
+	packed, err := os.Open("../kernels/kernels.ptx.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	unpacked, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ptx, err := io.ReadAll(unpacked)
 	if err != nil || !strings.Contains(string(ptx), "\n.version 7.8\n") {
 		t.Errorf("the kernels are not of PTX 7.8, which drivers for CUDA 11.8 read: %v", err)
 	}

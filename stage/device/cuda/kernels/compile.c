@@ -1,5 +1,5 @@
-// compile SOURCE ARCHITECTURE compiles CUDA C++ with the library NVRTC and prints PTX: `make kernels` runs it. Nothing else of a CUDA toolkit
-// is needed, and no device.
+// compile SOURCE ARCHITECTURE compiles CUDA C++ with the library NVRTC and prints PTX for a virtual architecture (compute_80), machine code for a
+// real one (sm_90): `make kernels` runs it. Nothing else of a CUDA toolkit is needed, and no device.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +22,14 @@ static void *function(const char *name) {
 
 #define CALL(name, ...) ((int (*)())function("nvrtc" #name))(__VA_ARGS__)
 
-// text is what NVRTC gives by a call for its size and one for its bytes.
-static char *text(program p, const char *size, const char *get) {
+// give writes what NVRTC gives by a call for its size and one for its bytes. Text ends with a 0, which is not written.
+static void give(FILE *to, program p, const char *size, const char *get, int text) {
 	size_t bytes = 0;
 	((int (*)(program, size_t *))function(size))(p, &bytes);
 	char *found = calloc(1, bytes + 1);
 	((int (*)(program, char *))function(get))(p, found);
-	return found;
+	fwrite(found, 1, bytes - (text && bytes > 0), to);
+	free(found);
 }
 
 int main(int count, char **arguments) {
@@ -43,9 +44,9 @@ int main(int count, char **arguments) {
 	program p = NULL;
 	CALL(CreateProgram, &p, source, "kernels", 0, NULL, NULL);
 	int failed = CALL(CompileProgram, p, (int)(sizeof options / sizeof *options), options);
-	char *log = text(p, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog");
-	fputs(log, stderr);
+	give(stderr, p, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog", 1);
 	if (failed) return 1;
-	fputs(text(p, "nvrtcGetPTXSize", "nvrtcGetPTX"), stdout);
+	if (strncmp(arguments[2], "sm_", 3) == 0) give(stdout, p, "nvrtcGetCUBINSize", "nvrtcGetCUBIN", 0);
+	else give(stdout, p, "nvrtcGetPTXSize", "nvrtcGetPTX", 1);
 	return 0;
 }

@@ -1,5 +1,6 @@
 // A driver of CUDA without a device, for tests. Device memory is memory of the host, poisoned with 0xff. What is handed to a stream runs as late
 // as it may: when somebody waits for it, in the thread that waits. Tests count launches and cause failures through the functions fake_*.
+#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,7 @@ struct CUevent_st {
 };
 
 struct CUmod_st {
-	std::string image;
+	std::string entries; // as PTX has them
 };
 
 struct CUfunc_st {
@@ -62,7 +63,8 @@ size_t total = 1 << 30, held;
 std::map<std::string, long> calls; // by name
 std::string trapped;               // the kernel that fails
 CUresult trap, lost;
-int version;
+int version, major_capability;
+bool refuses_binaries;
 thread_local CUstream capturing; // what this thread captures
 
 typedef std::lock_guard<std::recursive_mutex> Guard;
@@ -171,6 +173,8 @@ EXPORT void fake_reset(size_t bytes) {
 	calls.clear();
 	trapped = "";
 	version = 11080;
+	major_capability = 8;
+	refuses_binaries = false;
 }
 
 EXPORT void fake_trap(const char *kernel, int code) {
@@ -182,6 +186,16 @@ EXPORT void fake_trap(const char *kernel, int code) {
 EXPORT void fake_version(int number) {
 	Guard guard(lock);
 	version = number;
+}
+
+EXPORT void fake_capability(int major) {
+	Guard guard(lock);
+	major_capability = major;
+}
+
+EXPORT void fake_refuse_binaries(int whether) {
+	Guard guard(lock);
+	refuses_binaries = whether;
 }
 
 EXPORT void fake_lose(int code) {
@@ -210,6 +224,7 @@ EXPORT CUresult cuDriverGetVersion(int *number) {
 
 EXPORT CUresult cuGetErrorName(CUresult code, const char **name) {
 	static const std::map<int, const char *> names = {
+		{CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
 		{CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
 		{CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
 		{CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
@@ -267,7 +282,7 @@ EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice) {
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
-	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 8 : 0;
+	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? major_capability : 0;
 	return CUDA_SUCCESS;
 }
 
@@ -299,7 +314,20 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext to) {
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
 	Call call(__func__);
 	if (outside() != CUDA_SUCCESS) return outside();
-	*module = new CUmod_st{(const char *)image};
+	std::string entries;
+	const Elf64_Ehdr *binary = (const Elf64_Ehdr *)image;
+	if (memcmp(image, ELFMAG, SELFMAG) != 0) {
+		entries = (const char *)image; // PTX
+	} else {
+		if (refuses_binaries || (int)(binary->e_flags & 0xff) / 10 != major_capability) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+		const Elf64_Shdr *sections = (const Elf64_Shdr *)((const char *)image + binary->e_shoff);
+		const char *names = (const char *)image + sections[binary->e_shstrndx].sh_offset;
+		for (int i = 0; i < binary->e_shnum; i++) {
+			const char *name = names + sections[i].sh_name;
+			if (strncmp(name, ".text.", 6) == 0) entries += std::string(".entry ") + (name + 6) + "(";
+		}
+	}
+	*module = new CUmod_st{entries};
 	return CUDA_SUCCESS;
 }
 
@@ -313,7 +341,7 @@ EXPORT CUresult cuModuleUnload(CUmodule module) {
 }
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-	if (module->image.find(std::string(".entry ") + name + "(") == std::string::npos) return CUDA_ERROR_NOT_FOUND;
+	if (module->entries.find(std::string(".entry ") + name + "(") == std::string::npos) return CUDA_ERROR_NOT_FOUND;
 	for (const Kernel &kernel : kernels()) {
 		if (strcmp(kernel.name, name) != 0) continue;
 		*function = new CUfunc_st{&kernel};
