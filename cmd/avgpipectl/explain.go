@@ -59,16 +59,26 @@ func printExplanation(p *page, e *api.Explanation) {
 	case e.Report != nil:
 		p.drawing(plan, &e.Report.Chosen)
 		printTerms(p, &e.Report.Chosen, e.Observed)
+		printHeld(p, e)
 		p.printf("\na batch whose observed time differs by more than %.0f%% is reported as drift\n", 100*e.Report.Bound)
 		printCandidates(p, e.Report)
 	case e.Stages > 0 && e.Pipelines > 0 && e.MicroBatches > 0 && e.Schedule != job.AutoSchedule && !slices.Contains(e.Recompute, job.AutoRecompute):
 		p.drawing(plan, nil)
 		printTerms(p, nil, e.Observed)
+		printHeld(p, e)
 		p.printf("\nnothing was measured for it: its counts were given, or ruled (tuning: rules); avgpipectl tune measures\n")
 	case e.State.Ended():
 		p.printf("nothing was chosen for it: it ended before its tuning did, for the reason above\n")
 	default:
 		p.printf("nothing is chosen for it yet: it is tuned first\n")
+	}
+}
+
+// printHeld prints what memory is for, and what the worker processes have held of the host's.
+func printHeld(p *page, e *api.Explanation) {
+	printMemoryParts(p, e.Memory, e.Observed)
+	if e.PredictedHostBytes > 0 {
+		p.printf("\nmemory of the host: %s predicted, at most %s taken\n", size(e.PredictedHostBytes), size(e.HostBytes))
 	}
 }
 
@@ -135,4 +145,7 @@ func printDryRun(p *page, d *api.DryRun) {
 		p.printf("there is no estimate of a plan that a file gives; avgpipectl plan compare simulates it\n")
 	}
 	printTerms(p, chosen, nil)
+	if chosen != nil {
+		printMemoryParts(p, memoryOf(chosen), nil)
+	}
 }

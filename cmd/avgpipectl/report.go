@@ -24,6 +24,7 @@ func printReport(p *page, r *tuner.Report) {
 	plan, _, _ := tuner.Plan(c) // one that cannot be made is not drawn
 	p.drawing(plan, c)
 	printTerms(p, c, nil)
+	printMemoryParts(p, memoryOf(c), nil)
 	printCandidates(p, r)
 }
 
@@ -126,8 +127,7 @@ func side(list []evidence, count func(e evidence) int, add func(k int, e evidenc
 	}
 }
 
-// printTerms prints where the time of each stage goes in a batch of one pipeline, what a message takes on each link, and what each stage
-// holds for what.
+// printTerms prints where the time of each stage goes in a batch of one pipeline, and what a message takes on each link.
 func printTerms(p *page, c *tuner.Candidate, observed *tuner.Measurement) {
 	list := evidenceOf(c, observed)
 	stages := func(e evidence) int { return len(e.Stages) }
@@ -163,16 +163,34 @@ func printTerms(p *page, c *tuner.Candidate, observed *tuner.Measurement) {
 	})
 	p.below(&links)
 
-	// What is observed is taken of the devices, so it lacks messages and what else the worker process holds in the host's memory.
-	memory := table{narrow: []string{"CENTER", "STATE", "GRADIENTS", "MESSAGES", "ACTIVATIONS", "WEIGHTS"}}
-	memory.add("MEMORY", "", "WEIGHTS", "GRADIENTS", "STATE", "ACTIVATIONS", "CENTER", "ON DEVICE", "MESSAGES", "PROCESS")
-	side(list, stages, func(k int, e evidence) {
-		if m := e.Stages[k].Memory; m.Total() > 0 {
-			memory.add(strconv.Itoa(k), e.source, size(m.Weights), size(m.Gradients), size(m.State), size(m.Activations), size(m.Center),
+}
+
+// printMemoryParts prints what each stage is predicted to hold for what, and is observed to. What is observed is taken of the devices, so it
+// lacks messages and what else the worker process holds in the host's memory.
+func printMemoryParts(p *page, predicted []tuner.Memory, observed *tuner.Measurement) {
+	t := table{narrow: []string{"CENTER", "STATE", "GRADIENTS", "MESSAGES", "ACTIVATIONS", "WEIGHTS"}}
+	t.add("MEMORY", "", "WEIGHTS", "GRADIENTS", "STATE", "ACTIVATIONS", "CENTER", "ON DEVICE", "MESSAGES", "PROCESS")
+	add := func(k int, source string, m tuner.Memory) {
+		if m.Total() > 0 {
+			t.add(strconv.Itoa(k), source, size(m.Weights), size(m.Gradients), size(m.State), size(m.Activations), size(m.Center),
 				size(m.OnDevice()), size(m.Boundaries), size(m.Host))
 		}
-	})
-	p.below(&memory)
+	}
+	for k, m := range predicted {
+		add(k, "predicted", m)
+		if observed != nil && k < len(observed.Stages) {
+			add(k, "observed", observed.Stages[k].Memory)
+		}
+	}
+	p.below(&t)
+}
+
+// memoryOf is what a candidate's stages are predicted to hold.
+func memoryOf(c *tuner.Candidate) (all []tuner.Memory) {
+	for _, s := range c.Predicted.Stages {
+		all = append(all, s.Memory)
+	}
+	return all
 }
 
 // printCandidates prints the chosen candidate and the runners-up, why each lost, and what is to be noted.

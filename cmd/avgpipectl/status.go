@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -184,12 +185,16 @@ func printStatus(p *page, s api.JobStatus) {
 	t.add("averaging", s.Averaging)
 	t.add("model", fmt.Sprintf("%s (%s), %s parameters%s", s.Family, s.Task, words.Number(float64(s.Parameters)), trained(s)))
 	t.add("computes", computes(s))
-	t.list("device", s.Device)
+	t.list("device", s.Device, s.DeviceWhy)
+	if len(s.StageStatus) == 0 && s.PredictedHostBytes > 0 {
+		t.add("memory", words.Bytes(s.PredictedHostBytes)+" of the host, as predicted")
+	}
 	t.list("output", exportPlan(s.ID, s.State, s.Export))
 	t.list("warning", s.Warnings...)
 	p.table(&t)
 	if len(s.StageStatus) > 0 {
 		printStages(p, s.StageStatus)
+		printMemory(p, &s)
 		printLinkStatus(p, s.LinkStatus)
 	}
 }
@@ -279,18 +284,17 @@ func printStages(p *page, stages []api.StageStatus) {
 			percent(s.Average), percent(s.Optimizer), percent(s.Commit), s.Device)
 	}
 	p.below(&t)
-	printGPUs(p, stages)
 }
 
-// printGPUs prints what stages on GPUs have taken of them, for all pipelines.
-func printGPUs(p *page, stages []api.StageStatus) {
+// printMemory prints what stages have taken of their devices and the process of the host, for all pipelines, beside what was predicted.
+func printMemory(p *page, s *api.JobStatus) {
 	var t table
-	t.add("STAGE", "GPU", "MEMORY")
-	for _, s := range stages {
-		if s.GPU != "" {
-			t.add(strconv.Itoa(s.Stage), s.GPU, size(s.MemoryBytes))
-		}
+	t.add("MEMORY", "TAKEN", "PREDICTED", "OF")
+	for i := range s.StageStatus {
+		on := &s.StageStatus[i]
+		t.add("stage "+strconv.Itoa(on.Stage), size(on.MemoryBytes), size(on.PredictedBytes), cmp.Or(on.GPU, "its device"))
 	}
+	t.add("host", size(s.HostBytes), size(s.PredictedHostBytes), "the process, at most")
 	p.below(&t)
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
@@ -36,5 +37,39 @@ func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
 	s.Recompute = []string{"auto"} // it is being tuned
 	if got := computes(s); got != "bf16, recomputation auto" {
 		t.Errorf("an open job shows %q", got)
+	}
+}
+
+// TestMemoryIsShownAsTakenAndAsPredicted, in brief by status and for what it is by explain, of a job that was not tuned as well.
+func TestMemoryIsShownAsTakenAndAsPredicted(t *testing.T) {
+	const why = "devices.kind auto took gpu: this node has 1 GPU"
+	s := api.JobStatus{
+		State: api.Running, DeviceWhy: why, HostBytes: 3e9, PredictedHostBytes: 4e9,
+		StageStatus: []api.StageStatus{{GPU: "GPU-1", MemoryBytes: 1e9, PredictedBytes: 2e9}, {Stage: 1, MemoryBytes: 5e9}},
+	}
+	e := api.Explanation{
+		Stages: 1, Pipelines: 1, MicroBatches: 1, Schedule: "1f1b", HostBytes: 3e9, PredictedHostBytes: 4e9,
+		Memory:   []tuner.Memory{{Weights: 6e9, Boundaries: 7e9}},
+		Observed: &tuner.Measurement{Prediction: tuner.Prediction{Stages: []tuner.StageTerms{{Memory: tuner.Memory{Weights: 8e9}}}}},
+	}
+	for name, c := range map[string]struct {
+		print func(p *page)
+		want  []string
+	}{
+		"status": {func(p *page) { printStatus(p, s) }, []string{why, "stage 0 1 GB 2 GB GPU-1", "stage 1 5 GB - its device", "host 3 GB 4 GB the process, at most"}},
+		"queued": {func(p *page) { printStatus(p, api.JobStatus{PredictedHostBytes: 4e9}) }, []string{"memory 4 GB of the host, as predicted"}},
+		"explain": {func(p *page) { printExplanation(p, &e) }, []string{
+			"0 predicted 6 GB - - - - 6 GB 7 GB -", "0 observed 8 GB - - - - 8 GB - -", "memory of the host: 4 GB predicted, at most 3 GB taken",
+		}},
+	} {
+		var out bytes.Buffer
+		if err := (&call{out: &out, format: formatText}).show(nil, c.print); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range c.want {
+			if text := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in:\n%s", name, want, out.String())
+			}
+		}
 	}
 }

@@ -84,6 +84,16 @@ func TestAJobOnGPUsLearnsAsOnTheCPU(t *testing.T) {
 	if one, other := got.StageStatus[0], got.StageStatus[1]; one.GPU == "" || one.GPU == other.GPU || one.MemoryBytes == 0 {
 		t.Errorf("stages are on GPUs %q and %q, the first with %d bytes", one.GPU, other.GPU, one.MemoryBytes)
 	}
+	for _, s := range []api.JobStatus{want, got} {
+		for _, on := range s.StageStatus {
+			if on.PredictedBytes != on.MemoryBytes {
+				t.Errorf("stage %d on %s: %d bytes are predicted, %d taken", on.Stage, on.Device, on.PredictedBytes, on.MemoryBytes)
+			}
+		}
+		if s.HostBytes == 0 || s.PredictedHostBytes == 0 {
+			t.Errorf("of the host %d bytes are predicted, %d taken", s.PredictedHostBytes, s.HostBytes)
+		}
+	}
 	gain := *want.InitialLoss - *want.EvalLoss
 	if off := math.Abs(*got.EvalLoss - *want.EvalLoss); gain < 0.5 || off > 0.01*gain {
 		t.Errorf("evaluation loss from %v to %v on GPUs, from %v to %v on the CPU", *got.InitialLoss, *got.EvalLoss, *want.InitialLoss, *want.EvalLoss)
@@ -91,6 +101,11 @@ func TestAJobOnGPUsLearnsAsOnTheCPU(t *testing.T) {
 	explained, err := s.client.Explain(t.Context(), id)
 	if why := strings.Join(explained.Why, "\n"); err != nil || !strings.Contains(why, "memory, as predicted: GPU 0 ") || !strings.Contains(why, " GPU 1 ") {
 		t.Errorf("explained by\n%s\n%v", why, err)
+	}
+	for k, m := range explained.Memory {
+		if m.OnDevice() != got.StageStatus[k].MemoryBytes || len(explained.Memory) != 2 {
+			t.Errorf("stage %d is explained to take %+v", k, m)
+		}
 	}
 }
 
@@ -100,6 +115,9 @@ func TestALostGPUEndsAWorkerAndNothingElse(t *testing.T) {
 	other := s.submitWith("devices.kind=cpu", "devices.cpu.threads=1", "stages=1", "train.steps=1000000")
 	id := s.submitWith("stages=1", "devices.kind=auto")
 	before := s.committed(id, 5)
+	if !strings.HasPrefix(before.DeviceWhy, "devices.kind auto took gpu: this node has 2 GPUs") {
+		t.Errorf("on a GPU, since %q", before.DeviceWhy)
+	}
 	if err := os.WriteFile(lose, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

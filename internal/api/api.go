@@ -33,42 +33,48 @@ func (s State) Ended() bool { return s == Done || s == Failed || s == Cancelled 
 
 // JobStatus is what `avgpipectl status JOB -o json` prints.
 type JobStatus struct {
-	ID             string        `json:"id"`
-	Name           string        `json:"name"`
-	State          State         `json:"state"`
-	Reason         string        `json:"reason"` // why it is in this state, for people
-	Generation     uint64        `json:"generation"`
-	Submitted      time.Time     `json:"submitted"`
-	Step           uint64        `json:"step"`  // of the slowest pipeline
-	Steps          uint64        `json:"steps"` // of each pipeline; 0 while they are not known
-	Round          uint64        `json:"round"` // of the center
-	CommittedRound uint64        `json:"committed_round"`
-	Loss           *float64      `json:"loss"`      // mean training loss of each pipeline's last 10 steps, nats per target; null before the first
-	EvalLoss       *float64      `json:"eval_loss"` // of the center on held-out data; null before the first
-	EvalRound      uint64        `json:"eval_round"`
-	Metrics                      // of that evaluation
-	InitialLoss    *float64      `json:"initial_eval_loss"` // of the untrained center
-	TokensPerS     float64       `json:"tokens_per_s"`      // over the last window, all pipelines
-	SamplesSeen    uint64        `json:"samples_seen"`
-	ETAS           *float64      `json:"eta_s"` // seconds; null when unknown
-	ElapsedS       float64       `json:"elapsed_s"`
-	Pipelines      int           `json:"pipelines"`
-	Stages         int           `json:"stages"`
-	MicroBatches   int           `json:"micro_batches"`
-	Schedule       string        `json:"schedule"`
-	Averaging      string        `json:"averaging"` // "elastic pull=predicted alpha=1 horizon=1.5 tau=1 lr x1.41"
-	Device         string        `json:"device"`    // what computes, and why
-	Family         string        `json:"family"`    // of the model
-	Task           string        `json:"task"`      // "language", "classification", ...: what its samples are
-	Parameters     int           `json:"parameters"`
-	Trained        int           `json:"trained"`    // of Parameters
-	Precision      string        `json:"precision"`  // that products compute in: f32 or bf16
-	Recompute      []string      `json:"recompute"`  // none, block or full: one for all stages, or one for each
-	OutputDir      string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
-	Warnings       []string      `json:"warnings"`
-	StageStatus    []StageStatus `json:"stage_status"`
-	Export         *Export       `json:"export"`      // of the model to output_dir; null where that is up to the client
-	LinkStatus     []LinkStatus  `json:"link_status"` // of each boundary between two stages
+	ID             string    `json:"id"`
+	Name           string    `json:"name"`
+	State          State     `json:"state"`
+	Reason         string    `json:"reason"` // why it is in this state, for people
+	Generation     uint64    `json:"generation"`
+	Submitted      time.Time `json:"submitted"`
+	Step           uint64    `json:"step"`  // of the slowest pipeline
+	Steps          uint64    `json:"steps"` // of each pipeline; 0 while they are not known
+	Round          uint64    `json:"round"` // of the center
+	CommittedRound uint64    `json:"committed_round"`
+	Loss           *float64  `json:"loss"`      // mean training loss of each pipeline's last 10 steps, nats per target; null before the first
+	EvalLoss       *float64  `json:"eval_loss"` // of the center on held-out data; null before the first
+	EvalRound      uint64    `json:"eval_round"`
+	Metrics                  // of that evaluation
+	InitialLoss    *float64  `json:"initial_eval_loss"` // of the untrained center
+	TokensPerS     float64   `json:"tokens_per_s"`      // over the last window, all pipelines
+	SamplesSeen    uint64    `json:"samples_seen"`
+	ETAS           *float64  `json:"eta_s"` // seconds; null when unknown
+	ElapsedS       float64   `json:"elapsed_s"`
+	Pipelines      int       `json:"pipelines"`
+	Stages         int       `json:"stages"`
+	MicroBatches   int       `json:"micro_batches"`
+	Schedule       string    `json:"schedule"`
+	Averaging      string    `json:"averaging"` // "elastic pull=predicted alpha=1 horizon=1.5 tau=1 lr x1.41"
+	Device         string    `json:"device"`    // what computes, and why
+	// DeviceWhy says why devices.kind: auto took GPUs, or did not; empty where the file names the kind, or the node has no GPU.
+	DeviceWhy string `json:"device_why"`
+	// HostBytes is the most that the job's workers have held of their hosts' memory, PredictedHostBytes what they are expected to; 0 while it
+	// is not known. A device without memory of its own takes it of the host's.
+	HostBytes          int64         `json:"host_bytes"`
+	PredictedHostBytes int64         `json:"predicted_host_bytes"`
+	Family             string        `json:"family"` // of the model
+	Task               string        `json:"task"`   // "language", "classification", ...: what its samples are
+	Parameters         int           `json:"parameters"`
+	Trained            int           `json:"trained"`    // of Parameters
+	Precision          string        `json:"precision"`  // that products compute in: f32 or bf16
+	Recompute          []string      `json:"recompute"`  // none, block or full: one for all stages, or one for each
+	OutputDir          string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
+	Warnings           []string      `json:"warnings"`
+	StageStatus        []StageStatus `json:"stage_status"`
+	Export             *Export       `json:"export"`      // of the model to output_dir; null where that is up to the client
+	LinkStatus         []LinkStatus  `json:"link_status"` // of each boundary between two stages
 	// Budget is what the job file asks for: "1000 steps of 16 samples", "2 epochs".
 	Budget string `json:"budget"`
 	// BudgetSamples is how many samples all pipelines are to see: what Budget asks for, rounded up to whole rounds once the number of
@@ -119,6 +125,8 @@ type StageStatus struct {
 	Evaluate       float64 `json:"evaluate"` // of the center on held-out data
 	// MemoryBytes is what the stage has taken of the device's memory, for all pipelines; 0 while it is not known.
 	MemoryBytes int64 `json:"memory_bytes"`
+	// PredictedBytes is what it is expected to take of it; 0 where it cannot be told.
+	PredictedBytes int64 `json:"predicted_bytes"`
 	// Memory says what for; null while the stage is being made. The boundaries are not in it: messages lie in the host's memory,
 	// and nobody counts them.
 	Memory *tuner.Memory `json:"memory"`

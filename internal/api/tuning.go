@@ -43,7 +43,12 @@ type Explanation struct {
 	// message's time is the mean of both ways, 0 where none was observed (LinkStatus). Memory is what is taken of the devices, so
 	// its boundaries are 0: messages lie in the host's memory.
 	Observed *tuner.Measurement `json:"observed"`
-	Drift    *Drift             `json:"drift"` // null while observations keep to the prediction, and where there is none
+	// Memory is what each stage is expected to hold, for what; null while the counts are open. HostBytes is the most that the job's workers
+	// have held of their hosts' memory, PredictedHostBytes what they are expected to; 0 while it is not known.
+	Memory             []tuner.Memory `json:"predicted_memory"`
+	HostBytes          int64          `json:"host_bytes"`
+	PredictedHostBytes int64          `json:"predicted_host_bytes"`
+	Drift              *Drift         `json:"drift"` // null while observations keep to the prediction, and where there is none
 }
 
 // DryRun says what a job would be: what `avgpipectl submit --dry-run FILE -o json` prints. Nothing was started or stored.

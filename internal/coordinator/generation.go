@@ -181,11 +181,12 @@ func joined(workers []*worker) *control.Status {
 	}
 	out := *slices.MaxFunc(said, func(a, b *worker) int { return cmp.Compare(a.lastStage(), b.lastStage()) }).status
 	p := &out.Progress
-	p.StageStatus, p.LinkStatus = nil, nil
+	p.StageStatus, p.LinkStatus, p.HostBytes = nil, nil, 0
 	for _, w := range said {
 		s := w.status
 		out.Final, out.NextCommit, out.Held = min(out.Final, cmp.Or(w.final, s.Final)), max(out.NextCommit, s.NextCommit), cmp.Or(out.Held, s.Held)
 		p.Step, p.Round, p.SamplesSeen = min(p.Step, s.Progress.Step), min(p.Round, s.Progress.Round), min(p.SamplesSeen, s.Progress.SamplesSeen)
+		p.HostBytes += s.Progress.HostBytes
 		p.StageStatus, p.LinkStatus = append(p.StageStatus, s.Progress.StageStatus...), append(p.LinkStatus, s.Progress.LinkStatus...)
 	}
 	slices.SortFunc(p.StageStatus, func(a, b api.StageStatus) int { return cmp.Compare(a.Stage, b.Stage) })

@@ -60,6 +60,15 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	}
 	out.Warnings, out.Recompute = append([]string{}, out.Warnings...), append([]string{}, out.Recompute...) // JSON: [], not null
 	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
+	if s != nil {
+		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.HostBytes()
+		predicted := s.Memory()
+		for i := range out.StageStatus {
+			if on := &out.StageStatus[i]; on.Stage < len(predicted) {
+				on.PredictedBytes = predicted[on.Stage].OnDevice()
+			}
+		}
+	}
 	return out
 }
 

@@ -1,11 +1,15 @@
 package coordinator
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // TestAStatusSaysNothingThatIsOver: what the coordinator waits for, and what holds a commit up, counts while the job goes on alone.
@@ -28,5 +32,38 @@ func TestAStatusSaysNothingThatIsOver(t *testing.T) {
 		if s := Status(&c.job, nil, c.view); s.State != c.state || s.Reason != c.reason {
 			t.Errorf("%s: %s: %s; want %s: %s", name, s.State, s.Reason, c.state, c.reason)
 		}
+	}
+}
+
+// TestAStatusHasWhatWasPredictedBesideWhatIsTaken, and why the job is on GPUs.
+func TestAStatusHasWhatWasPredictedBesideWhatIsTaken(t *testing.T) {
+	j := job.Default()
+	j.Model = job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 8, "vocab_size": 256}}
+	j.Stages, j.Pipelines, j.MicroBatches, j.Train.Batch, j.Train.Steps, j.Schedule = 2, 2, 2, 4, 10, "1f1b"
+	m, err := model.Build(j.Model.Family, j.Model.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, problems := spec.Resolve(j, spec.Facts{Cores: 2, Model: m}, nil)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	const why = "devices.kind auto took cpu: devices.cpu is given"
+	found.Why = append(found.Why, why)
+	admitted, err := spec.New(found, m, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	progress := api.JobStatus{HostBytes: 1 << 20, StageStatus: []api.StageStatus{{Stage: 1, MemoryBytes: 7}}}
+	s := Status(&cluster.Job{State: cluster.Running}, admitted, View{Status: &control.Status{Progress: progress}})
+	want := admitted.Memory()
+	if len(want) != 2 || s.StageStatus[0].PredictedBytes != want[1].OnDevice() || s.StageStatus[0].MemoryBytes != 7 {
+		t.Errorf("stage 1 holds %+v; want %v predicted", s.StageStatus[0], want)
+	}
+	if total := want[0].Total() + want[1].Total(); s.HostBytes != 1<<20 || s.PredictedHostBytes != total || s.DeviceWhy != why || !slices.Contains(admitted.Why, why) {
+		t.Errorf("the host: %d bytes, %d predicted, want %d; %q", s.HostBytes, s.PredictedHostBytes, total, s.DeviceWhy)
+	}
+	if progress.StageStatus[0].PredictedBytes != 0 {
+		t.Error("what the worker said was changed")
 	}
 }

@@ -74,7 +74,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	if s.Budget == nil {
 		s.Budget = s.Job.Resolved(0)
 	}
-	s.placement, s.hostBytes = sync.OnceValue(s.place), sync.OnceValue(s.predictHost)
+	s.placement, s.memory = sync.OnceValue(s.place), sync.OnceValue(s.predict)
 	return nil
 }
 

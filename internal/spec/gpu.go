@@ -17,6 +17,9 @@ import (
 // gpuReserve is the part of a GPU's memory that `auto` leaves: the driver's own, and what allocations of whole pages waste.
 const gpuReserve = 0.05
 
+// autoTook begins the reason for the kind of device that auto took.
+const autoTook = "devices.kind auto took "
+
 // resolveAuto resolves a job that takes the fastest kind of device: GPUs where it can run on them, else what auto was before there were any.
 func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
 	why := ""
@@ -33,14 +36,14 @@ func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
 		on.Devices.Kind = job.KindGPU
 		found, problems := resolve(&on, f, nil)
 		if len(problems) == 0 {
-			found.Why = append([]string{fmt.Sprintf("devices.kind auto took gpu: this node has %s", names(usable))}, found.Why...)
+			found.Why = append([]string{autoTook + "gpu: this node has " + names(usable)}, found.Why...)
 			return found, nil
 		}
 		why = "not gpu: " + problems[0].Message
 	}
 	found, problems := resolve(j, f, nil)
 	if why != "" {
-		found.Why = append([]string{"devices.kind auto took cpu: " + why}, found.Why...)
+		found.Why = append([]string{autoTook + "cpu: " + why}, found.Why...)
 	}
 	return found, problems
 }

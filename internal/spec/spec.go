@@ -3,7 +3,6 @@ package spec
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,8 +44,8 @@ type Spec struct {
 
 	Report *tuner.Report `json:"-"` // of a tuned job; it lies beside the spec in the replicated state
 
-	placement func() []int // once
-	hostBytes func() int64 // once
+	placement func() []int          // once
+	memory    func() []tuner.Memory // once
 }
 
 // Output is how a job's model gets to its output.dir, as judged when the job was submitted.
@@ -83,7 +82,7 @@ func New(r *Resolution, m *model.Model, user *access.User, retune bool) (*Spec, 
 func (s *Spec) take(r *Resolution) {
 	s.Job, s.Layout, s.Budget = r.Job, r.Layout, r.Budget
 	s.Why, s.Warnings = union(s.Why, r.Why), union(s.Warnings, r.Warnings)
-	s.placement, s.hostBytes = sync.OnceValue(s.place), sync.OnceValue(s.predictHost)
+	s.placement, s.memory = sync.OnceValue(s.place), sync.OnceValue(s.predict)
 }
 
 // union is a new list of what is in a, and what is in b besides: a job that was left open is resolved twice.
@@ -177,20 +176,8 @@ func (s *Spec) place() []int {
 }
 
 // HostBytes is the memory of its host that the job's worker takes, as predicted; 0 while the job is open, or where it cannot be told.
-func (s *Spec) HostBytes() int64 {
-	if s.hostBytes == nil {
-		return s.predictHost()
-	}
-	return s.hostBytes()
-}
-
-func (s *Spec) predictHost() int64 {
-	all, err := s.memory()
-	if err != nil {
-		return 0
-	}
-	bytes := int64(0)
-	for _, m := range all {
+func (s *Spec) HostBytes() (bytes int64) {
+	for _, m := range s.Memory() {
 		bytes += m.Total()
 		if s.Job.Devices.OwnMemory() { // that of emulated devices holds no values
 			bytes -= m.OnDevice()
@@ -199,31 +186,47 @@ func (s *Spec) predictHost() int64 {
 	return bytes
 }
 
-// memory is what each stage takes.
-func (s *Spec) memory() ([]tuner.Memory, error) {
+// Memory is what each stage takes, as predicted; nil while the job is open, or where it cannot be told. It is shared and must not be changed.
+func (s *Spec) Memory() []tuner.Memory {
+	if s.memory == nil {
+		return s.predict()
+	}
+	return s.memory()
+}
+
+func (s *Spec) predict() []tuner.Memory {
 	if s.Job.Open() {
-		return nil, errors.New("its counts are open")
+		return nil
 	}
 	plan, _, err := s.Plan()
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	m, err := s.BuildModel()
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	f, split := Facts{Model: m}, s.Split()
 	if split == nil {
 		if split, err = f.cut(&s.Job); err != nil {
-			return nil, err
+			return nil
 		}
 	}
 	z, err := f.sizer(&s.Job)
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	_, in := Memories(&s.Job, len(plan))
-	return tuner.Memories(z, plan, in, split, samples(&s.Job), int(s.Job.Pipelines), s.Job.Recompute)
+	all, _ := tuner.Memories(z, plan, in, split, samples(&s.Job), int(s.Job.Pipelines), s.Job.Recompute) // nil with an error
+	return all
+}
+
+// DeviceWhy says why the job got its kind of device, where its file leaves that open and GPUs came into question; else "".
+func (s *Spec) DeviceWhy() string {
+	if i := slices.IndexFunc(s.Why, func(why string) bool { return strings.HasPrefix(why, autoTook) }); i >= 0 {
+		return s.Why[i]
+	}
+	return ""
 }
 
 // Split is, of each stage, its first layer and the one after its last; nil: by operations.

@@ -234,7 +234,7 @@ func (t *trainer) Status() control.Status {
 	}
 	now := time.Now()
 	t.progress.fill(p, t.assignment.Spec.Job.Train.MaxTime, now)
-	out.Held = t.progress.whyHeld()
+	out.Held, p.HostBytes = t.progress.whyHeld(), peakRSS()
 	if p.State == api.Starting {
 		out.Loading = loading()
 	}
