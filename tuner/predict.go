@@ -130,6 +130,22 @@ func (p *Profile) applyFixed(c *schedule.Costs, s int, slow float64) {
 	}
 }
 
+// Predict fills in what a candidate of a space is predicted to take by a plan, where nothing is left to choose: its counts, Split and
+// Recompute are given.
+func Predict(s Space, c *Candidate, plan schedule.Plan) error {
+	l := &layout{Candidate: *c, profile: s.Targets[0].Profile, space: &s, samples: s.Batch / c.MicroBatches, homes: plan.Placement(), plan: plan}
+	l.Warmup = schedule.Warmup(plan)
+	l.price()
+	if err := l.memory(); err != nil {
+		return err
+	}
+	if err := l.simulate(); err != nil {
+		return err
+	}
+	*c = l.Candidate
+	return nil
+}
+
 // generate makes the plan from the costs.
 func (l *layout) generate() error {
 	plan, _, err := Plan(&l.Candidate)

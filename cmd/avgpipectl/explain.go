@@ -141,9 +141,6 @@ func printDryRun(p *page, d *api.DryRun) {
 	p.printf("\n")
 	plan, _ := schedule.Parse(strings.Join(d.Plan, "\n")) // too long a plan is not there
 	p.drawing(plan, chosen)
-	if chosen == nil {
-		p.printf("there is no estimate of a plan that a file gives; avgpipectl plan compare simulates it\n")
-	}
 	printTerms(p, chosen, nil)
 	if chosen != nil {
 		printMemoryParts(p, memoryOf(chosen), nil)

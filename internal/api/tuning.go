@@ -70,7 +70,8 @@ type DryRun struct {
 	Recompute     []string `json:"recompute"`
 	Averaging     string   `json:"averaging"`
 	Plan          []string `json:"plan"` // the order of work, a line for each device; empty when it has more than a thousand ops
-	// Report has the expected times and the memory of each stage, and what the estimate rests on; null of a plan that a file gives.
+	// Report has the expected times and the memory of each stage, and what the estimate rests on. Before a tuning it is of what a
+	// price model would choose, else of what trains.
 	Report *tuner.Report `json:"report"`
 }
 

@@ -19,14 +19,12 @@ type Sizer struct {
 	job   *job.Job
 	model *model.Model
 	on    device.Device // nothing is allocated there; layers ask it how much they save
-	host  bool          // its memory is the host's
 	known map[tuner.StageSpec]tuner.Memory
 }
 
-// New sizes the stages of a job on a device like on. Of the job's counts it reads the batch alone. host says that the devices which
-// the job will get use the host's memory, whatever on does.
-func New(m *model.Model, j *job.Job, on device.Device, host bool) *Sizer {
-	return &Sizer{job: j, model: m, on: on, host: host, known: map[tuner.StageSpec]tuner.Memory{}}
+// New sizes the stages of a job on a device like on, in whose memory the job's devices have theirs. Of the job's counts it reads the batch alone.
+func New(m *model.Model, j *job.Job, on device.Device) *Sizer {
+	return &Sizer{job: j, model: m, on: on, known: map[tuner.StageSpec]tuner.Memory{}}
 }
 
 // Size is a micro-batch of so many samples of a job. A sequence that is too long for the model is refused at admission.
@@ -96,7 +94,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 			m.Host += driverBytes
 		}
 	}
-	if z.host {
+	if z.on.Host() {
 		m.Host += b.Scratch + n*b.Padding + vectors*(device.HostPages(b.Vector)-b.Vector)
 	}
 	z.known[spec] = m

@@ -30,8 +30,16 @@ func TestADryRunStartsAndStoresNothing(t *testing.T) {
 		t.Errorf("a short job: %+v, %v", short, err)
 	}
 	long, err := dry(nodetest.OpenJob(t, d.Dir, "long", 1_000_000))
-	if err != nil || !strings.Contains(long.Tuning, "measured first, for about 40s") || long.MicroBatches != 2 {
+	if err != nil || !strings.Contains(long.Tuning, "measured first, for about 40s") || long.MicroBatches != 2 ||
+		!strings.Contains(long.Tuning, "before tuning, which may change stages, pipelines, micro_batches, the order of work and the layers of each stage") {
 		t.Errorf("a long job: %+v, %v", long, err)
+	}
+	if err := os.WriteFile(filepath.Join(d.Dir, "plan.csv"), []byte("F0 F1 B0 B1\nF0 B0 F1 B1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own, err := dry(strings.Replace(nodetest.Job(t, d.Dir, "own", 30), "micro_batches: 4", "schedule: file:plan.csv", 1))
+	if err != nil || own.MicroBatches != 2 || own.Report == nil || own.Report.Estimate == nil {
+		t.Errorf("a plan of a file: %+v, %v", own, err)
 	}
 	if _, err := dry(strings.Replace(nodetest.Job(t, d.Dir, "bad", 30), "stages: 2", "stages: 64", 1)); err == nil {
 		t.Error("64 stages of 4 layers are not refused")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -81,10 +82,8 @@ func (n *node) DryRun(ctx context.Context, r api.SubmitRequest, peer server.Peer
 		return none, err
 	}
 	out := api.DryRun{Tuning: "nothing is measured: the file, or a rule, gives every count"}
-	if s.UserPlan == nil { // else it is simulated by avgpipectl plan compare
-		if s, err = n.predict(ctx, s, &out); err != nil {
-			return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)
-		}
+	if s, err = n.predict(ctx, s, &out); err != nil {
+		return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)
 	}
 	j := &s.Job
 	out.Name, out.Stages, out.Pipelines, out.MicroBatches = j.Name, int(j.Stages), int(j.Pipelines), int(j.MicroBatches)
@@ -133,7 +132,8 @@ func (n *node) predict(ctx context.Context, s *spec.Spec, out *api.DryRun) (*spe
 		}
 		return s, err
 	default:
-		out.Tuning = fmt.Sprintf("what is open is measured first, for about %s; what is shown here is predicted", words.Seconds(e.TuningSeconds))
+		out.Tuning = fmt.Sprintf("what is open is measured first, for about %s; what is shown here is before tuning, which may change %s, the order of work and the "+
+			"layers of each stage", words.Seconds(e.TuningSeconds), strings.Join(s.Job.OpenKeys(), ", "))
 	}
 	return s.Tuned(report, len(n.config.Cores))
 }

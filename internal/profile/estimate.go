@@ -124,7 +124,7 @@ func (s *subject) passSeconds(t tuner.Target, samples int) (sum float64) {
 	return sum
 }
 
-// estimateOnly is the report of a job of which nothing is measured: its price, by an earlier tuning of such a job or by assumption.
+// estimateOnly is the report of a job of which nothing is measured: its price by assumption.
 func (s *Session) estimateOnly(space *tuner.Space) (*tuner.Report, error) {
 	s.Guess(space)
 	out, err := s.search(*space)
@@ -132,6 +132,37 @@ func (s *Session) estimateOnly(space *tuner.Space) (*tuner.Report, error) {
 		return nil, err
 	}
 	report := out.Decide(nil)
+	return s.priced(space, &report), nil
+}
+
+// estimateDecided is that of a job with nothing to choose: of the plan that it trains by, and the layers that its stages have.
+func (s *Session) estimateDecided() (*tuner.Report, error) {
+	space, err := s.subject.space()
+	if err != nil {
+		return nil, &permanentError{err}
+	}
+	s.Guess(&space)
+	decided := &s.config.Request.Spec
+	plan, _, err := decided.Plan()
+	if err != nil {
+		return nil, &permanentError{err}
+	}
+	j := &decided.Job
+	c := tuner.Candidate{
+		Devices: int(j.Stages), Chunks: max(1, int(j.Chunks)), Pipelines: int(j.Pipelines), MicroBatches: int(j.MicroBatches), Schedule: j.Schedule,
+		Threads: int(j.Devices.CPU.Threads), Split: decided.Split(), InFlightLimit: decided.Layout.InFlightLimit, Verdict: tuner.Won, Reason: "there is nothing to choose",
+	}
+	for k := range plan.Stages() {
+		c.Recompute = append(c.Recompute, job.At(j.Recompute, k))
+	}
+	if err := tuner.Predict(space, &c, plan); err != nil {
+		return nil, &permanentError{err}
+	}
+	return s.priced(&space, &tuner.Report{Version: tuner.ReportVersion, Considered: 1, Chosen: c}), nil
+}
+
+// priced is a report with what the job and its tuning are expected to take, by a price model.
+func (s *Session) priced(space *tuner.Space, report *tuner.Report) *tuner.Report {
 	p := s.subject.assumed(space.Targets[0])
 	basis := fmt.Sprintf("a price model, assumed, not measured: %.3g floating-point operations a second on %s, %s for a layer of a micro-batch and %s for a step at least",
 		p.flops, s.subject.name, words.Seconds(3*p.layer), words.Seconds(p.step))
@@ -143,7 +174,7 @@ func (s *Session) estimateOnly(space *tuner.Space) (*tuner.Report, error) {
 	}
 	e, _ := s.estimate(space, report.Chosen.Predicted.SamplesPerSecond, basis)
 	report.Estimate = &e
-	return &report, nil
+	return report
 }
 
 // estimateCached adds the price of a job to the report of an earlier tuning, which costs nothing again.

@@ -1,10 +1,14 @@
 package profile
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/tuner"
 )
@@ -70,6 +74,45 @@ func TestATinyJobIsPricedByMoreThanItsArithmetic(t *testing.T) {
 		}
 		if e.TuningSeconds > 4 {
 			t.Errorf("%s: %v s of tuning for a single candidate", kind, e.TuningSeconds)
+		}
+	}
+}
+
+// TestWhatIsDecidedIsPricedAsItTrains: with the stages, the plan and the memory of the job, by whose rules and not by a search.
+func TestWhatIsDecidedIsPricedAsItTrains(t *testing.T) {
+	for _, kind := range []string{"ref", job.KindGPU} {
+		for _, name := range []string{"1f1b", "afp", "interleaved"} {
+			r := request(t, func(j *job.Job) {
+				j.Model.Config["n_layer"], j.Model.Config["vocab_size"] = 7, 1000
+				j.Devices.Kind, j.Stages, j.Pipelines, j.MicroBatches, j.Schedule = kind, 2, 2, 4, name
+			})
+			m, err := r.Spec.BuildModel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			one := gpu.GPU{Name: "none", UUID: "GPU-1", MemoryBytes: 4e9}
+			found, problems := spec.Resolve(&r.Spec.Job, spec.Facts{Cores: 2, MemoryBytes: 1 << 36, Model: m, GPUs: []gpu.GPU{one}}, nil)
+			if len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			admitted, err := spec.New(found, m, nil, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Spec, r.Estimate, r.GPUs = *admitted, true, []gpu.GPU{one}
+			report, err := Tune(t.Context(), Config{Request: r})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &report.Chosen
+			if !slices.Equal(c.Split, admitted.Split()) || !slices.Equal(c.Warmup, schedule.Warmup(found.Plan)) || !(c.Predicted.BatchSeconds > 0) || !(report.Estimate.JobSeconds > 0) {
+				t.Errorf("%s on %s: %v with warm-up %v; it trains %v", name, kind, c.Split, c.Warmup, admitted.Split())
+			}
+			for k, m := range admitted.Memory() {
+				if c.Predicted.Stages[k].Memory != m {
+					t.Errorf("%s on %s, stage %d: %+v; it takes %+v", name, kind, k, c.Predicted.Stages[k].Memory, m)
+				}
+			}
 		}
 	}
 }

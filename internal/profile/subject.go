@@ -55,7 +55,7 @@ func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) 
 		return nil, err
 	}
 	s.name = s.device.Name()
-	s.sizer = footprint.New(s.model, &s.request.Spec.Job, s.device, s.device.Host())
+	s.sizer = footprint.New(s.model, &s.request.Spec.Job, s.device)
 	return s, nil
 }
 

@@ -148,6 +148,9 @@ func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 
 // run reads the cache, or profiles, searches and confirms.
 func (s *Session) run(ctx context.Context) (*tuner.Report, error) {
+	if r := &s.config.Request; r.Estimate && !r.Spec.Job.Open() && r.Spec.Layout != nil {
+		return s.estimateDecided()
+	}
 	digest, err := s.subject.digest()
 	if err != nil {
 		return nil, err

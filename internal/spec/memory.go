@@ -12,19 +12,23 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device/emulated"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// NewSizer sizes the stages of a job on a device that holds as much as is asked for.
+// NewSizer sizes the stages of a job on a device with memory of its own, or none, as the job's have it.
 func NewSizer(m *model.Model, j *job.Job) (*footprint.Sizer, error) {
 	return (&Facts{Model: m}).sizer(j)
 }
 
 // sizer is NewSizer for the model at hand.
 func (f *Facts) sizer(j *job.Job) (*footprint.Sizer, error) {
+	if !j.Devices.OwnMemory() {
+		return footprint.New(f.Model, j, ref.New()), nil
+	}
 	on, err := emulated.Open(emulated.Config{})
-	return footprint.New(f.Model, j, on, !j.Devices.OwnMemory()), err
+	return footprint.New(f.Model, j, on), err
 }
 
 // shortText says what is short on a device.
