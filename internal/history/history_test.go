@@ -298,6 +298,31 @@ func TestWritesThatFailAreTriedAgain(t *testing.T) {
 	}
 }
 
+// TestARemovedHistoryIsBegunAgain: it is said once, and only what the file held is lost.
+func TestARemovedHistoryIsBegunAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history")
+	var warned []string
+	w, err := Open(path, func(err error) { warned = append(warned, err.Error()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Append(step(0))
+	w.Sync()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	w.Append(step(1))
+	w.flush(false)
+	w.Append(step(2))
+	shut(t, w)
+	if records := read(t, path); len(records) != 2 || records[0].First != 1 || records[1].First != 2 {
+		t.Errorf("after the removal: %+v", records)
+	}
+	if len(warned) != 1 || !strings.Contains(warned[0], path+" was removed, and is begun again") {
+		t.Errorf("warned %q", warned)
+	}
+}
+
 // FuzzParse: no file may crash a worker or the daemon, and what is read is written back as it was.
 func FuzzParse(f *testing.F) {
 	r := step(3)

@@ -36,16 +36,25 @@ type Writer struct {
 // Open opens a file, or begins one. What a crash left unfinished at its end is cut. A file that is no history is left alone and is
 // an error. warn is told of a write that fails, once until one succeeds again, and must not call the Writer. Close closes it.
 func Open(path string, warn func(error)) (*Writer, error) {
-	_, damaged, good, err := load(path)
-	if err != nil {
+	w := &Writer{path: path, warn: warn, limit: maxRecords}
+	if err := w.begin(); err != nil {
 		return nil, err
 	}
-	if damaged > 0 {
-		warn(fmt.Errorf("the history %s: %d records are damaged and are passed over", path, damaged))
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o640)
+	return w, nil
+}
+
+// begin opens the file at the path of the history for the records that follow.
+func (w *Writer) begin() error {
+	_, damaged, good, err := load(w.path)
 	if err != nil {
-		return nil, fmt.Errorf("open the history: %w", err)
+		return err
+	}
+	if damaged > 0 {
+		w.warn(fmt.Errorf("the history %s: %d records are damaged and are passed over", w.path, damaged))
+	}
+	f, err := os.OpenFile(w.path, os.O_WRONLY|os.O_CREATE, 0o640)
+	if err != nil {
+		return fmt.Errorf("open the history: %w", err)
 	}
 	err = f.Truncate(good)
 	if err == nil && good == 0 {
@@ -53,9 +62,27 @@ func Open(path string, warn func(error)) (*Writer, error) {
 		_, err = f.WriteAt(header(), 0)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the history %s: %w", path, err), f.Close())
+		return errors.Join(fmt.Errorf("open the history %s: %w", w.path, err), f.Close())
 	}
-	return &Writer{path: path, warn: warn, file: f, size: good, limit: maxRecords}, nil
+	w.file, w.size = f, good
+	return nil
+}
+
+// follow begins the history again where somebody has removed the file: it may be deleted at any time.
+func (w *Writer) follow() error {
+	own, err := w.file.Stat()
+	if err != nil {
+		return err
+	}
+	if there, err := os.Stat(w.path); err == nil && os.SameFile(own, there) {
+		return nil
+	}
+	removed := w.file
+	if err := w.begin(); err != nil {
+		return err
+	}
+	w.warn(fmt.Errorf("the history %s was removed, and is begun again", w.path))
+	return removed.Close()
 }
 
 // Append adds a record. It does not wait for the disk.
@@ -122,6 +149,12 @@ func (w *Writer) flush(sync bool) {
 
 // write puts records at the end of what is whole, and thins the file when it is full.
 func (w *Writer) write(batch []Record, sync bool) error {
+	if len(batch) == 0 && !sync {
+		return nil
+	}
+	if err := w.follow(); err != nil {
+		return err
+	}
 	text := make([]byte, 0, len(batch)*recordSize)
 	for i := range batch {
 		text = batch[i].append(text)
