@@ -133,8 +133,11 @@ func (j *Job) OpenKeys() (keys []string) {
 		key  string
 		open bool
 	}{
-		{"stages", j.Stages == Auto}, {"pipelines", j.Pipelines == Auto}, {"micro_batches", j.MicroBatches == Auto},
-		{"schedule", j.Schedule == AutoSchedule}, {"recompute", j.RecomputeOpen()},
+		{"stages", j.Stages == Auto},
+		{"pipelines", j.Pipelines == Auto},
+		{"micro_batches", j.MicroBatches == Auto},
+		{"schedule", j.Schedule == AutoSchedule},
+		{"recompute", j.RecomputeOpen()},
 	} {
 		if k.open {
 			keys = append(keys, k.key)

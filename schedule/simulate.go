@@ -26,6 +26,9 @@ type Load struct {
 	// the sum of squares goes down the stages, each of which occupies its device to add its own, and the total back up.
 	// What adding takes is a part of Costs.Update.
 	ExchangeNorm bool
+	// Shares is, of each device, the one whose time it takes, as rows of a plan on one GPU take that of the GPU: their ops run one after the
+	// other. A device that keeps its own time is its own. Nil: all do.
+	Shares []int
 	// Jitter is how far times of ops lie around Costs, as a part of them, below 1: evenly between (1-Jitter) and (1+Jitter)
 	// times as long, the same in every simulation of the load. Pipelines whose ops take exactly as long as each other's can stay
 	// in a step that makes all of them wait, which no real devices keep; a few hundredths end that. 0 is none.
@@ -58,6 +61,11 @@ func (l Load) Validate(plan Plan) error {
 	}{{"pipelines", l.Pipelines}, {"batches", l.Batches}, {"average every", l.AverageEvery}} {
 		if count.value < 0 || count.value > 1<<20 {
 			return fmt.Errorf("load: %s is %d; want 0 to %d", count.name, count.value, 1<<20)
+		}
+	}
+	for d, of := range l.Shares {
+		if len(l.Shares) != len(plan) || of < 0 || of >= len(plan) || l.Shares[of] != of {
+			return fmt.Errorf("load: device %d of %d shares the time of %d in %v; want one for each, that keeps its own", d, len(plan), of, l.Shares)
 		}
 	}
 	if !(l.Jitter >= 0 && l.Jitter < 1) {
@@ -160,7 +168,7 @@ func (e *engine) result() Result {
 	}
 	total := 0.0
 	for d := range e.devices {
-		r.Busy[d] = e.devices[d].busy
+		r.Busy[d] = e.device(d).busy
 		total += r.Busy[d]
 	}
 	if r.Makespan > 0 {

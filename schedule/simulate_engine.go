@@ -101,7 +101,7 @@ func newEngine(plan Plan, costs Costs, load Load) *engine {
 			}
 		}
 	}
-	e.queue.unsorted = load.Pipelines == 1 && (e.endings == nil || len(placement) == len(plan))
+	e.queue.unsorted = load.Pipelines == 1 && load.Shares == nil && (e.endings == nil || len(placement) == len(plan))
 	return e
 }
 
@@ -136,6 +136,17 @@ func (e *engine) row(v *process) *process { return &e.processes[v.pipeline*len(e
 
 // ending is the process that ends the batches of a pipeline on a stage.
 func (e *engine) ending(p, stage int) int { return e.rows() + p*len(e.placement) + stage }
+
+// timeOf is the device whose time a device takes.
+func (e *engine) timeOf(d int) int {
+	if e.load.Shares == nil {
+		return d
+	}
+	return e.load.Shares[d]
+}
+
+// device is that device.
+func (e *engine) device(d int) *simDevice { return &e.devices[e.timeOf(d)] }
 
 // op is what a process runs next.
 func (e *engine) op(v *process) (stage int, kind Kind) {
@@ -257,7 +268,7 @@ func (e *engine) enter(l int) {
 
 // ask has a process wait for its device, at the instant at which its op is ready.
 func (e *engine) ask(l int) {
-	d := e.processes[l].device
+	d := e.timeOf(e.processes[l].device)
 	e.devices[d].waiting = append(e.devices[d].waiting, l)
 	e.touched = append(e.touched, d)
 }
@@ -272,7 +283,7 @@ func (e *engine) start(l int, now float64) {
 	if v.stage < 0 {
 		e.memory.change(v.device, e.memory.atBegin(v.device, v.next, w), now)
 	}
-	device := &e.devices[v.device]
+	device := e.device(v.device)
 	if device.running++; device.running == 1 {
 		device.since = now
 	}
@@ -322,12 +333,12 @@ func (e *engine) end(l int, now float64) {
 // leave frees the device of a process's op.
 func (e *engine) leave(v *process, now float64) {
 	e.row(v).runs = false
-	device := &e.devices[v.device]
+	device := e.device(v.device)
 	if device.running--; device.running == 0 {
 		device.busy += now - device.since
 	}
 	if len(device.waiting) > 0 {
-		e.touched = append(e.touched, v.device)
+		e.touched = append(e.touched, e.timeOf(v.device))
 	}
 }
 

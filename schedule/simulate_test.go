@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -49,6 +50,41 @@ func TestPeriodIsCountedWhileAllPipelinesRun(t *testing.T) {
 	} {
 		if got := steadyPeriod(c.ends, c.load); !near(got, c.want) {
 			t.Errorf("batches that end at %v: each %v; want %v", c.ends, got, c.want)
+		}
+	}
+}
+
+// TestRowsThatShareADeviceRunOneAfterTheOther: whichever row or pipeline an op is of, and other rows keep their own time.
+func TestRowsThatShareADeviceRunOneAfterTheOther(t *testing.T) {
+	plan, _, err := Generate("gpipe", Request{Devices: 3, MicroBatches: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pipelines := range []int{1, 2} {
+		costs := Uniform(3, 1, 2, 0)
+		r, err := SimulateMany(plan, costs, Load{Pipelines: pipelines, Shares: []int{0, 0, 2}, Record: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if work := float64(pipelines * 2 * 4 * 3); r.Busy[0] != work || r.Busy[1] != work || r.Busy[2] != work/2 || r.Makespan < work {
+			t.Errorf("%d pipelines: %v of %v busy; two rows have %v to do", pipelines, r.Busy, r.Makespan, work)
+		}
+		var on []Event
+		for _, e := range r.Events {
+			if e.Device < 2 {
+				on = append(on, e)
+			}
+		}
+		slices.SortFunc(on, func(a, b Event) int { return cmp.Compare(a.Start, b.Start) })
+		for i := range on[1:] {
+			if on[i+1].Start < on[i].End {
+				t.Fatalf("%d pipelines: %+v begins within %+v", pipelines, on[i+1], on[i])
+			}
+		}
+	}
+	for _, shares := range [][]int{{0, 0}, {1, 0, 2}, {0, 3, 2}, {-1, 1, 2}} {
+		if _, err := SimulateMany(plan, Uniform(3, 1, 2, 0), Load{Shares: shares}); err == nil || !strings.Contains(err.Error(), "shares the time of") {
+			t.Errorf("%v: %v", shares, err)
 		}
 	}
 }

@@ -185,7 +185,7 @@ const (
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
 // and the averaging are a part. Pipelines that wait for each other do so once in as many batches as lie between averagings.
 func (l *layout) simulate() error {
-	load := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1, ExchangeNorm: l.space.ExchangeNorm}
+	load := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1, ExchangeNorm: l.space.ExchangeNorm, Shares: l.shares()}
 	period, err := Period(l.plan, l.Costs, load)
 	if err == nil && l.space.AwaitRound && l.Pipelines > 1 {
 		var waiting float64
@@ -228,11 +228,20 @@ func Period(plan schedule.Plan, costs schedule.Costs, load schedule.Load) (float
 	return (makespan[1] - makespan[0]) / float64(more), nil
 }
 
-// held is how long all pipelines together hold a device for one batch of each.
+// shares is, of each device, the one whose time it takes: devices that share a memory are rows on one GPU. Nil: each keeps its own.
+func (l *layout) shares() []int {
+	of := l.profile.memories()[:l.Devices]
+	if !slices.ContainsFunc(l.profile.Devices[:l.Devices], func(d Device) bool { return d.Shares > 0 }) {
+		return nil
+	}
+	return of
+}
+
+// held is how long all pipelines together hold a device for one batch of each, with the devices that take its time.
 func (l *layout) held(device int) float64 {
 	sum := 0.0
 	for _, t := range l.Predicted.Stages {
-		if t.Device == device {
+		if l.profile.memory(t.Device) == l.profile.memory(device) {
 			sum += t.ComputeSeconds + t.OptimizerSeconds + t.AverageSeconds
 		}
 	}

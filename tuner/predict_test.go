@@ -62,3 +62,25 @@ func TestPredictionCountsThatPipelinesWaitForEachOther(t *testing.T) {
 		t.Errorf("one pipeline waits for nobody, and is predicted to take %v s for %v", alone, got)
 	}
 }
+
+// TestStagesOfOneGPUShareItsTime: two rows on a GPU are no faster than one device, and on two GPUs two rows each than two.
+func TestStagesOfOneGPUShareItsTime(t *testing.T) {
+	for _, pipelines := range []int{1, 2, 3} {
+		batch := func(shares ...int) float64 {
+			p := profileOf(8, len(shares))
+			for d, n := range shares {
+				p.Devices[d].Shares = n
+			}
+			s := spaceOf(p)
+			s.Pipelines, s.MicroBatches, s.Schedules = []int{pipelines}, []int{4}, []string{"gpipe"}
+			return predicted(t, s)
+		}
+		whole, apart, shared := batch(0), batch(0, 0), batch(0, 1)
+		if shared < whole*(1-1e-9) || apart > 0.9*shared {
+			t.Errorf("%d pipelines: %v s on a device, %v s by two stages on it, %v s by two on one each", pipelines, whole, shared, apart)
+		}
+		if four, two := batch(0, 1, 0, 1), batch(0, 0); four < two*(1-1e-9) {
+			t.Errorf("%d pipelines: %v s on two devices, %v s by two stages on each", pipelines, two, four)
+		}
+	}
+}

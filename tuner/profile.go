@@ -60,8 +60,8 @@ type Device struct {
 	Slowdown float64
 	// CapacityBytes is the memory of the device's own; 0 where it shares the host's.
 	CapacityBytes int64
-	// Shares is how many devices right before this one have their stages in the same memory, as several on one GPU do; 0: it is this one's alone, or
-	// the first of those.
+	// Shares is how many devices right before this one have their stages in the same memory and take the same time, as rows of a plan on one GPU do;
+	// 0: they are this one's alone, or it is the first of those.
 	Shares int
 }
 

@@ -162,7 +162,6 @@ func printTerms(p *page, c *tuner.Candidate, observed *tuner.Measurement) {
 		links.add(fmt.Sprintf("%d-%d", k, k+1), e.source, took, size(e.Links[k].Bytes))
 	})
 	p.below(&links)
-
 }
 
 // printMemoryParts prints what each stage is predicted to hold for what, and is observed to. What is observed is taken of the devices, so it

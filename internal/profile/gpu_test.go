@@ -53,6 +53,9 @@ func TestWhatStagesOfOneGPUTakeIsPredicted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if one, other := ran.Measured.Stages[0].Busy, ran.Measured.Stages[1].Busy; one != other || !(one > 0 && one <= 1) {
+				t.Errorf("%s, %d pipelines: one GPU worked %v and %v of the time", name, pipelines, one, other)
+			}
 			for k, stage := range c.Predicted.Stages {
 				if found := ran.Measured.Stages[k].Memory.Allocated; stage.Memory.OnDevice() != found {
 					t.Errorf("%s, %d pipelines, stage %d: %d bytes are predicted, %d allocated: %+v", name, pipelines, k, stage.Memory.OnDevice(), found, stage.Memory)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -85,10 +86,11 @@ func (m *measured) takeFaster(samples int, other *measured) {
 	}
 }
 
-// readDispatch takes the gaps between ops of one device, of which the short ones are those of ops that were ready before the op before
+// readDispatch takes the gaps between ops of one device, or of the rows on one GPU, of which the short ones are those of ops that were ready before the op before
 // them ended.
 func (m *measured) readDispatch(r reading, spans []trace.Span) {
 	last := map[int]time.Duration{} // by device: when its last op ended
+	_, of := spec.Memories(&r.trial.Job, len(r.trial.Plan))
 	ordered := slices.Clone(spans)
 	slices.SortStableFunc(ordered, func(a, b trace.Span) int { return int(a.Start - b.Start) })
 	var gaps []float64
@@ -96,7 +98,7 @@ func (m *measured) readDispatch(r reading, spans []trace.Span) {
 		if !e.Kind.OnDevice() {
 			continue
 		}
-		device := r.homes[e.Stage]
+		device := of[r.homes[e.Stage]]
 		if before, seen := last[device]; seen && e.Kind == trace.Compute && e.Start >= before {
 			gaps = append(gaps, (e.Start - before).Seconds())
 		}

@@ -112,7 +112,7 @@ type TrialResult struct {
 	// Worked is how many batches, of which every pipeline does one, the passes come to that the devices ran in the watched time. It
 	// is not quite len(Batches): some pipelines are ahead of the slowest one, further at one end of that time than at the other.
 	Worked float64
-	// Spans that ended in it, in the order in which they did. Those of one device do not overlap: see inTurn.
+	// Spans that ended in it, in the order in which they did. Those of one device do not overlap, nor those of rows on one GPU: see inTurn.
 	Spans   []trace.Span
 	Stages  []StageTrial  // by stage
 	Devices []DeviceTrial // by row of the plan
@@ -133,7 +133,7 @@ type StageTrial struct {
 type DeviceTrial struct {
 	Name  string
 	About string  // the device, and why it is that one
-	Busy  float64 // the part of the watched time that it worked, 0..1
+	Busy  float64 // the part of the watched time that it worked, 0..1; of a row on a GPU, that the GPU did
 }
 
 // Run lays the job out and trains it.
@@ -222,6 +222,15 @@ func (w *watch) span(e trace.Span) {
 	w.spans = append(w.spans, e)
 }
 
+// timeOf is the first row of the plan that takes the time which a row does: rows on one GPU take that of the GPU.
+func (h *host) timeOf(row int) int {
+	on := slices.IndexFunc(h.stages, func(s hosted) bool { return s.on.row == row })
+	if gpu := h.stages[on].gpu; gpu != "" {
+		on = slices.IndexFunc(h.stages, func(s hosted) bool { return s.gpu == gpu })
+	}
+	return h.stages[on].on.row
+}
+
 // slowest is when the last pipeline ended a step.
 func (w *watch) slowest(step int) (last time.Duration) {
 	for _, ended := range w.ended {
@@ -238,8 +247,8 @@ func (w *watch) result(h *host) TrialResult {
 	onDevice := make(map[int][]*trace.Span)
 	for i := range w.spans {
 		if e := &w.spans[i]; e.Kind.OnDevice() {
-			row := h.hosted(e.Stage).on.row
-			onDevice[row] = append(onDevice[row], e)
+			on := h.timeOf(h.hosted(e.Stage).on.row)
+			onDevice[on] = append(onDevice[on], e)
 		}
 	}
 	for _, spans := range onDevice {
@@ -250,14 +259,14 @@ func (w *watch) result(h *host) TrialResult {
 		r.Batches = append(r.Batches, w.slowest(w.warmUp+i)-w.slowest(w.warmUp+i-1))
 	}
 	slices.SortStableFunc(w.spans, func(a, b trace.Span) int { return int(a.End - b.End) })
-	held := make(map[int]time.Duration) // by device
+	held := make(map[int]time.Duration) // by device whose time it is
 	for _, e := range w.spans {
 		if e.End <= r.Start || e.End > r.End {
 			continue
 		}
 		r.Spans = append(r.Spans, e)
 		if e.Kind.OnDevice() {
-			held[h.hosted(e.Stage).on.row] += e.End - max(e.Start, r.Start)
+			held[h.timeOf(h.hosted(e.Stage).on.row)] += e.End - max(e.Start, r.Start)
 		}
 	}
 	for i := range h.stages {
@@ -268,7 +277,7 @@ func (w *watch) result(h *host) TrialResult {
 	}
 	for _, d := range h.devices {
 		r.Devices = append(r.Devices, DeviceTrial{
-			Name: d.name, About: d.about, Busy: float64(held[d.row]) / float64(r.End-r.Start),
+			Name: d.name, About: d.about, Busy: float64(held[h.timeOf(d.row)]) / float64(r.End-r.Start),
 		})
 	}
 	return r
