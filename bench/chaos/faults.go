@@ -37,7 +37,7 @@ var faults = []fault{
 	{name: "kill-tuning-daemon", family: "kill", does: "SIGKILL the daemon while it tunes a job", tuned: true, apply: once(killTuningDaemon)},
 
 	{name: "freeze-worker", family: "freeze", does: "SIGSTOP a worker, up to three response timeouts", lasts: 3 * responseTimeout, apply: onWorker(freeze)},
-	{name: "freeze-daemon", family: "freeze", does: "SIGSTOP the daemon, up to three response timeouts", lasts: 3 * responseTimeout, apply: once(freezeDaemon)},
+	{name: "freeze-daemon", family: "freeze", does: "SIGSTOP the daemon, up to three response timeouts", alone: true, lasts: 3 * responseTimeout, apply: once(freezeDaemon)},
 	{name: "freeze-all", family: "freeze", does: "SIGSTOP the daemon and all workers", lasts: 3 * responseTimeout, apply: freezeAll},
 
 	{name: "disk-full", family: "disk", does: "the state directory's disk is full", mounts: true, lasts: 3 * time.Second, apply: fillDisk},

@@ -81,13 +81,13 @@ func freezeAll(_ context.Context, w *testbed) (func() error, error) {
 	return freeze(w.processes("")...)
 }
 
-// freezeDaemon expects that a daemon which was away itself spares its workers.
+// freezeDaemon expects that a daemon which was away itself spares its workers. One may end meanwhile by an earlier fault.
 func freezeDaemon(ctx context.Context, w *testbed) error {
 	pid := w.daemon.pid()
 	if pid == 0 {
 		return nil
 	}
-	before := w.generations()
+	before := w.training()
 	undo, err := freeze(pid)
 	if err != nil {
 		return errors.Join(err, undo())
@@ -98,20 +98,20 @@ func freezeDaemon(ctx context.Context, w *testbed) error {
 		return err
 	}
 	pause(ctx, responseTimeout)
-	for id, after := range w.generations() {
-		if was, known := before[id]; known && was != after {
-			return fmt.Errorf("job %s went from generation %d to %d when its daemon was frozen for %v", id, was, after, asleep)
+	for id, after := range w.training() {
+		if was, known := before[id]; known && was.Generation != after.Generation && strings.Contains(after.Reason, "has not answered for") {
+			return fmt.Errorf("job %s went from generation %d to %d when its daemon was frozen for %v: %s", id, was.Generation, after.Generation, asleep, after.Reason)
 		}
 	}
 	return nil
 }
 
-// generations are those of the jobs that train.
-func (w *testbed) generations() map[string]uint64 {
-	all := map[string]uint64{}
+// training are the jobs that train.
+func (w *testbed) training() map[string]api.JobStatus {
+	all := map[string]api.JobStatus{}
 	for _, j := range w.jobs {
 		if s := j.status(); s.State == api.Running {
-			all[j.id] = s.Generation
+			all[j.id] = s
 		}
 	}
 	return all
@@ -162,10 +162,10 @@ func limitDaemonFiles(ctx context.Context, w *testbed) (func() error, error) {
 	return nil, nil
 }
 
-// secondDaemon expects that a second daemon is refused while the first one runs.
+// secondDaemon expects that a second daemon is refused while the first one runs, which has its directory once it answers.
 func secondDaemon(ctx context.Context, w *testbed) error {
-	if w.daemon.pid() == 0 {
-		return nil
+	if err := w.answers(ctx); err != nil {
+		return err
 	}
 	text, err := os.ReadFile(w.config())
 	if err != nil {
