@@ -378,7 +378,7 @@ type Link struct {
 // GPU describes what a job takes of a node's GPUs. No other job computes on them meanwhile.
 type GPU struct {
 	// GPUs that the job takes; where there are fewer than stages, neighbouring stages share one. `auto`: all that the node has, at
-	// most one for each stage.
+	// most one for each stage; 1 where jobs may use instances of divided GPUs (MIG), of which a process sees one.
 	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024 word=auto" also:"num_gpus"`
 	// What the job may take of the memory of each: bytes, or up to 1 a share. `auto`: all but a twentieth. The CUDA context of the
 	// worker, 512 MiB, is a part of it.

@@ -21,6 +21,15 @@ type GPU struct {
 	Health            Health `json:"health"`
 }
 
+// Together is how many of these one process can compute on: all, where each is a whole processor; else one. A process of CUDA sees one instance of
+// a divided processor, and no whole ones beside it (NVIDIA's MIG user guide, "CUDA device enumeration").
+func Together(all []GPU) int {
+	if slices.ContainsFunc(all, func(g GPU) bool { return g.Parent != "" }) {
+		return 1
+	}
+	return len(all)
+}
+
 // String names the processor for people.
 func (g GPU) String() string { return fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.Name, g.UUID) }
 

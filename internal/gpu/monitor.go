@@ -60,6 +60,7 @@ type Monitor struct {
 	watched   []*watched
 	said      map[string]bool // failures that were told
 	published atomic.Pointer[[]GPUStatus]
+	hidden    string
 }
 
 // watched is a processor under watch.
@@ -139,7 +140,7 @@ func (m *Monitor) begin(s sampled) error {
 	if err != nil {
 		return errors.Join(err, s.source.Close())
 	}
-	m.source = s.source
+	m.source, m.hidden = s.source, m.config.Select.Hides(found)
 	for _, g := range chosen {
 		g.Health = healthOf(nil)
 		m.watched = append(m.watched, &watched{newTracker(), GPUStatus{GPU: g}})
@@ -155,6 +156,17 @@ func (m *Monitor) GPUs() []GPU {
 		all = append(all, s.GPU)
 	}
 	return all
+}
+
+// Hidden says which processors CUDA_VISIBLE_DEVICES hides; "" where it hides none.
+func (m *Monitor) Hidden() string { return m.hidden }
+
+// Close closes the source of a monitor that does not run.
+func (m *Monitor) Close() error {
+	if m.source == nil {
+		return nil
+	}
+	return m.source.Close()
 }
 
 // Status is what these reported last.

@@ -13,7 +13,8 @@ var ErrSelection = errors.New("the GPUs that are asked for cannot be used")
 
 // Selection says which processors the daemon may use.
 type Selection struct {
-	// Wanted are "all", "none", or indices and UUIDs. An index or a UUID of a divided processor means all its instances. Default all.
+	// Wanted are "all", "none", or indices and UUIDs; an empty list is none. An index or a UUID of a divided processor means all its instances.
+	// Nil: all.
 	Wanted []string
 	// Visible is the CUDA_VISIBLE_DEVICES of the daemon; nil where it is not set. What it hides cannot be used. Its numbers are those of nvidia-smi
 	// (CUDA_DEVICE_ORDER=PCI_BUS_ID).
@@ -21,10 +22,12 @@ type Selection struct {
 }
 
 // All reports whether the selection takes what there is.
-func (s Selection) All() bool { return len(s.Wanted) == 0 || slices.Equal(s.Wanted, []string{"all"}) }
+func (s Selection) All() bool { return s.Wanted == nil || slices.Equal(s.Wanted, []string{"all"}) }
 
 // None reports whether the selection takes nothing, whatever there is.
-func (s Selection) None() bool { return slices.Equal(s.Wanted, []string{"none"}) }
+func (s Selection) None() bool {
+	return s.Wanted != nil && len(s.Wanted) == 0 || slices.Equal(s.Wanted, []string{"none"})
+}
 
 // Of returns those of the found processors that are selected, in their order. One that is wanted and not there is an error.
 func (s Selection) Of(found []GPU) ([]GPU, error) {
@@ -51,6 +54,16 @@ func (s Selection) Of(found []GPU) ([]GPU, error) {
 		}
 	}
 	return slices.DeleteFunc(visible, func(g GPU) bool { return !chosen[g.UUID] }), nil
+}
+
+// Hides says which of the found processors CUDA_VISIBLE_DEVICES hides; "" where it hides none.
+func (s Selection) Hides(found []GPU) string {
+	visible := s.visible(found)
+	hidden := slices.DeleteFunc(slices.Clone(found), func(g GPU) bool { return slices.ContainsFunc(visible, func(v GPU) bool { return v.UUID == g.UUID }) })
+	if len(hidden) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("CUDA_VISIBLE_DEVICES=%s hides %d of the %d GPUs of this host: %s", *s.Visible, len(hidden), len(found), list(hidden))
 }
 
 // means reports whether a word of a configuration names a processor.

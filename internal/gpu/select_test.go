@@ -25,6 +25,7 @@ func TestSelection(t *testing.T) {
 		{nil, nil, "GPU-aa11 MIG-bb11 MIG-bb22 GPU-cc11"},
 		{[]string{"all"}, nil, "GPU-aa11 MIG-bb11 MIG-bb22 GPU-cc11"},
 		{[]string{"none"}, nil, ""},
+		{[]string{}, nil, ""},
 		{[]string{"2", "0"}, nil, "GPU-aa11 GPU-cc11"},
 		{[]string{"1"}, nil, "MIG-bb11 MIG-bb22"},
 		{[]string{"GPU-bb"}, nil, "MIG-bb11 MIG-bb22"},

@@ -61,8 +61,12 @@ func (x *resolver) takeGPUs() bool {
 	case int(g.Count) > len(usable):
 		x.refuse("devices.gpu.count", strconv.Itoa(len(usable)), "devices.gpu.count is %d; jobs may use %s of this node%s", g.Count, names(usable), sick(x.GPUs))
 		return false
+	case int(g.Count) > gpu.Together(usable):
+		x.refuse("devices.gpu.count", "1", "devices.gpu.count is %d; some of the GPUs of this node are instances of a divided one (MIG), and a process computes on one of "+
+			"these alone: %s; a job of several GPUs needs a daemon whose `gpus` names whole ones only", g.Count, names(usable))
+		return false
 	case g.Count == job.Auto:
-		g.Count = job.Count(len(usable))
+		g.Count = job.Count(gpu.Together(usable))
 	}
 	if x.Job.Stages != job.Auto {
 		g.Count = min(g.Count, x.Job.Stages)

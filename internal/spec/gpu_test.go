@@ -20,6 +20,7 @@ func aGPU(bytes int64, health gpu.Level) gpu.GPU {
 // TestWhatAJobMayNotHaveOfGPUsIsRefused, with what is there and the nearest fix.
 func TestWhatAJobMayNotHaveOfGPUsIsRefused(t *testing.T) {
 	two := []gpu.GPU{aGPU(4<<30, gpu.Healthy), aGPU(4<<30, gpu.Degraded)}
+	divided := []gpu.GPU{aGPU(4<<30, gpu.Healthy), {Name: "H100 MIG 1g.10gb", UUID: "MIG-1", Parent: "GPU-2", MemoryBytes: 4 << 30}}
 	for _, c := range []struct {
 		gpus       []gpu.GPU
 		none       string
@@ -31,6 +32,8 @@ func TestWhatAJobMayNotHaveOfGPUsIsRefused(t *testing.T) {
 		{nil, "", nil, "this node has no GPU that jobs may use", "cpu"},
 		{[]gpu.GPU{aGPU(4<<30, gpu.Sick)}, "", nil, "no GPU that jobs may use; GPU 0 (H100, GPU-1) is sick", "cpu"},
 		{two, "", []string{"devices.gpu.count=3"}, "devices.gpu.count is 3; jobs may use 2 GPUs, GPU 0 (H100, GPU-1), GPU 0", "2"},
+		{divided, "", []string{"devices.gpu.count=2"}, "devices.gpu.count is 2; some of the GPUs of this node are instances of a divided one (MIG)", "1"},
+		{divided, "", nil, "", ""},
 		{two, "", []string{"devices.gpu.memory=8e9"}, "devices.gpu.memory is 8 GB, and 2 GPUs", "4294967296"},
 		{two, "", []string{"devices.gpu.memory=0.1"}, "the CUDA context of a worker takes", "auto"},
 		{two, "", []string{"devices.gpu.memory=537000000"}, "stages 0, 1 on one device need ", "?"},
