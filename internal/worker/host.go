@@ -338,6 +338,9 @@ func (h *host) openDevices(context.Context) error {
 func (h *host) onGPU(stage int) cuda.Config {
 	c := h.graphics
 	c.Queues = device.QueuesFor(int(h.assignment.Spec.Job.Pipelines))
+	if bytes, _ := spec.Memories(&h.assignment.Spec.Job, len(h.plan)); h.assignment.Spec.Job.Devices.Kind == job.KindGPU {
+		c.MemoryBytes = bytes[0] // of each GPU as much
+	}
 	for _, at := range h.assignment.Stages {
 		if at.Node == h.assignment.Node && at.GPU != "" && !slices.Contains(c.Visible, at.GPU) {
 			c.Visible = append(c.Visible, at.GPU)

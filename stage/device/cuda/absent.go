@@ -22,3 +22,9 @@ func Open(c Config) (*Device, error) {
 	}
 	return nil, ErrAbsent
 }
+
+// Probe returns a finding that says what the build lacks.
+func Probe(string, Config, bool) Finding { return Finding{Error: ErrAbsent.Error(), Absent: true} }
+
+// DieOfFaults does nothing: this build opens no libraries.
+func DieOfFaults() {}

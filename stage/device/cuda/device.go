@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/cuda/blas"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/dnn"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/library"
 )
 
 // Device is a stream of a graphics processor, with the memory that was allocated on it. Other devices on the processor may use the memory, once an
@@ -68,10 +69,10 @@ func Open(c Config) (*Device, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := driver.Load(c.Library, c.Visible); err != nil {
+	if err := driver.Load(c.Library, c.Visible, c.Opening); err != nil {
 		return nil, err
 	}
-	on, err := acquire(c.Ordinal)
+	on, err := acquire(c.Ordinal, c.MemoryBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cuda device: %w", err)
 	}
@@ -123,37 +124,57 @@ func (d *Device) prepare(c Config) (err error) {
 	return err
 }
 
-// chooseProducts opens cuBLAS where there is one, and says what multiplies.
+// chooseProducts opens cuBLAS where there is one that can be used, and says what multiplies.
 func (d *Device) chooseProducts(c Config) (products string, err error) {
-	if c.OwnProducts {
-		return "products by our own kernels, as configured", nil
+	const own = "products by our own kernels"
+	switch {
+	case c.OwnProducts:
+		return own + ", as configured", nil
+	case c.WithoutBLAS != "":
+		return own + ", which are slower: " + c.WithoutBLAS, nil
 	}
-	if missing := blas.Load(c.Libraries); missing != nil {
-		return "products by our own kernels for want of cuBLAS", nil //nolint:nilerr // they do
+	if _, err := blas.Load(search(c)); errors.Is(err, library.ErrAbsent) {
+		return own + " for want of cuBLAS", nil
+	} else if err != nil {
+		return own + ", which are slower: " + err.Error(), nil
 	}
 	if d.workspace, err = d.allocate(blas.WorkspaceBytes); err != nil {
 		return "products by cuBLAS", err
 	}
-	if d.blas, err = blas.Open(unsafe.Pointer(d.stream.C()), uintptr(d.workspace)); err != nil {
+	d.blas, err = blas.Open(unsafe.Pointer(d.stream.C()), uintptr(d.workspace))
+	switch {
+	case errors.Is(err, blas.NoMemory):
 		return "products by cuBLAS", err
+	case err != nil:
+		at := d.workspace
+		d.workspace = 0
+		return own + ", which are slower: " + err.Error(), cu.MemFree(at)
 	}
 	return fmt.Sprintf("products by cuBLAS %d.%d", d.blas.Version()/10000, d.blas.Version()%10000/100), nil
 }
 
 // chooseConvolutions opens cuDNN where there is one, and says what computes convolutions.
 func (d *Device) chooseConvolutions(c Config) string {
-	if c.OwnProducts || c.OwnConvolutions {
-		return "convolutions by products, as configured"
-	}
-	found, err := dnn.Open(c.Libraries, unsafe.Pointer(d.stream.C()))
 	switch {
-	case errors.Is(err, dnn.ErrAbsent):
+	case c.OwnProducts || c.OwnConvolutions:
+		return "convolutions by products, as configured"
+	case c.WithoutDNN != "":
+		return "convolutions by products: " + c.WithoutDNN
+	}
+	found, err := dnn.Open(search(c), unsafe.Pointer(d.stream.C()))
+	switch {
+	case errors.Is(err, library.ErrAbsent):
 		return "convolutions by products for want of cuDNN"
 	case err != nil:
 		return "convolutions by products: " + err.Error()
 	}
 	d.dnn = found
 	return "convolutions by cuDNN " + found.Version()
+}
+
+// search is where cuBLAS and cuDNN are.
+func search(c Config) library.Search {
+	return library.Search{Directories: c.Libraries, Opening: c.Opening}
 }
 
 // enter makes the device's context that of the thread, which the goroutine keeps until leave: drivers keep a context for each thread.
@@ -199,7 +220,13 @@ func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 	d.enter()
 	defer d.leave()
 	bytes := max(int64(n)*int64(size), 1)
-	found, err := d.allocate(bytes)
+	err := d.budget.take(bytes)
+	var found cu.DevicePtr
+	if err == nil {
+		if found, err = d.allocate(bytes); err != nil {
+			d.budget.give(bytes)
+		}
+	}
 	if err != nil {
 		return device.Mem{}, fmt.Errorf("%s: %d elements of %v: %w", d.name, n, t, err)
 	}
@@ -229,10 +256,12 @@ func (d *Device) Free(m device.Mem) {
 	if m.Absent() {
 		return
 	}
-	if _, ok := d.memory[m.Pointer()]; !ok {
+	bytes, ok := d.memory[m.Pointer()]
+	if !ok {
 		panic("device: Free: memory that Alloc did not return, or freed before")
 	}
 	delete(d.memory, m.Pointer())
+	d.budget.give(bytes)
 	d.enter()
 	defer d.leave()
 	d.check("destroy graphs", d.graphs.forget(func(g *graph) bool { return g.touches(m) }))
@@ -359,7 +388,8 @@ func (d *Device) Close() error {
 	defer d.leave()
 	var failed error // the first: a device that is lost fails each time
 	free := func(err error) { failed = cmp.Or(failed, err) }
-	for at := range d.memory {
+	for at, bytes := range d.memory {
+		d.budget.give(bytes)
 		free(cu.MemFree(cu.DevicePtr(uintptr(at))))
 	}
 	if d.fault != nil {

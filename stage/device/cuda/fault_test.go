@@ -67,6 +67,32 @@ func TestMemoryThatIsNotThereIsNamed(t *testing.T) {
 	}
 }
 
+// All devices of a process on a processor have one limit; what is freed, and what a device had that was closed, may be taken again.
+func TestALimitOfMemoryHolds(t *testing.T) {
+	library := cudatest.Library(t)
+	c := cuda.Config{Library: library.Path(), MemoryBytes: 2 << 20}
+	one, other := openWith(t, c), openWith(t, c)
+	held := alloc(t, one, 1<<18)
+	kept := alloc(t, other, 1<<17)
+	_, err := other.Alloc(device.F32, 1<<18)
+	says(t, err, "262144 elements of f32: allocate memory of the device: 1048576 bytes asked for, 1572864 taken by this process, 2097152 is its limit (devices.gpu.memory")
+	one.Free(held)
+	alloc(t, one, 1<<18)
+	if err := one.Close(); err != nil {
+		t.Error(err)
+	}
+	alloc(t, other, 1<<18)
+	other.Free(kept)
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAProcessSeesOneInstanceOfADividedProcessor(t *testing.T) {
+	_, err := cuda.Open(cuda.Config{Library: cudatest.Library(t).Path(), Visible: []string{"MIG-1", "MIG-2"}})
+	says(t, err, "a process sees one instance of a divided processor (MIG)", "found 2 processors to see: MIG-1, MIG-2")
+}
+
 func TestAKernelThatTrapsIsReported(t *testing.T) {
 	library := cudatest.Library(t)
 	d := open(t, library)

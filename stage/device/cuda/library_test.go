@@ -4,7 +4,11 @@ package cuda_test
 
 import (
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -39,6 +43,41 @@ func TestCuDNNComputesWhatItTakes(t *testing.T) {
 	says(t, errors.New(d.Name()), "convolutions by products, as configured")
 	if err := d.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A library that loads and does not work costs speed and not the job. A process keeps the cuBLAS that it has found, so another one looks.
+func TestACuBLASThatOpensNoHandleLeavesProductsToOurKernels(t *testing.T) {
+	driver := cudatest.Library(t)
+	if dir := os.Getenv("AVGPIPED_TEST_LIBRARIES"); dir != "" {
+		c := cuda.Config{Library: driver.Path(), Libraries: []string{dir}}
+		path := filepath.Join(dir, "libcublas.so.12")
+		if f := cuda.Probe(cuda.BLAS, c, true); f.Path != path || f.Error != "open a handle of cuBLAS, "+path+": status 7, CUBLAS_STATUS_INVALID_VALUE" || f.Absent {
+			t.Errorf("found %+v", f)
+		}
+		d := openWith(t, c)
+		says(t, errors.New(d.Name()), "products by our own kernels, which are slower: open a handle of cuBLAS, "+path+": status 7, CUBLAS_STATUS_INVALID_VALUE")
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	dir := t.TempDir()
+	source := filepath.Join(dir, "cublas.c")
+	text := "int cublasCreate_v2(void **to) { *to = 0; return 7; }\n"
+	for _, name := range []string{"cublasDestroy_v2", "cublasGetVersion_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasGemmEx"} {
+		text += "int " + name + "(void) { return 1; }\n"
+	}
+	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-fPIC", "-o", filepath.Join(dir, "libcublas.so.12"), source).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	again.Env = append(os.Environ(), "AVGPIPED_TEST_LIBRARIES="+dir)
+	if out, err := again.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -16,7 +16,7 @@ const Built = true
 
 // Processors lists the graphics processors that devices can be opened on, in the driver's order. It takes no memory of any.
 func Processors(c Config) (all []Processor, err error) {
-	if err := driver.Load(c.Library, c.Visible); err != nil {
+	if err := driver.Load(c.Library, c.Visible, c.Opening); err != nil {
 		return nil, err
 	}
 	count, err := cu.NumDevices()

@@ -28,6 +28,7 @@ type processor struct {
 
 	mu     sync.Mutex
 	locked map[unsafe.Pointer]int // the bytes of page-locked memory that AllocHost gave out
+	budget budget
 }
 
 // processors are those in use, by their numbers.
@@ -37,7 +38,7 @@ var processors = struct {
 }{used: map[int]*processor{}}
 
 // acquire is the processor of a number. A device that has it calls release when it closes.
-func acquire(ordinal int) (*processor, error) {
+func acquire(ordinal int, limit int64) (*processor, error) {
 	processors.Lock()
 	defer processors.Unlock()
 	p := processors.used[ordinal]
@@ -52,6 +53,7 @@ func acquire(ordinal int) (*processor, error) {
 		processors.used[ordinal] = p
 	}
 	p.users++
+	p.budget.bound(limit)
 	return p, nil
 }
 

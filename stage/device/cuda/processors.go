@@ -11,3 +11,20 @@ type Processor struct {
 	Capability  string // of CUDA: "9.0"
 	MemoryBytes int64
 }
+
+// Libraries that Probe knows.
+const (
+	Driver = "driver"
+	BLAS   = "cuBLAS"
+	DNN    = "cuDNN"
+)
+
+// Finding is what Probe found of a library.
+type Finding struct {
+	Path       string      `json:"path,omitempty"`  // of the library that was opened; empty: none was
+	Error      string      `json:"error,omitempty"` // why it cannot be used; empty: it can
+	Absent     bool        `json:"absent,omitempty"`
+	Processors []Processor `json:"processors,omitempty"` // that the driver shows
+	// NoDevice is set where the driver's library was opened and failed to find a device.
+	NoDevice bool `json:"no_device,omitempty"`
+}

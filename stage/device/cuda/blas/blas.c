@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <stddef.h>
 
-const char *avg_blas_load(struct avg_blas *blas, const char *path) {
+const char *avg_blas_find(struct avg_blas *blas, void *library) {
 	const struct {
 		const char *name;
 		void *to;
@@ -13,11 +13,9 @@ const char *avg_blas_load(struct avg_blas *blas, const char *path) {
 		{"cublasCreate_v2", &blas->create},       {"cublasDestroy_v2", &blas->destroy}, {"cublasGetVersion_v2", &blas->version},
 		{"cublasSetStream_v2", &blas->stream}, {"cublasSetWorkspace_v2", &blas->workspace}, {"cublasGemmEx", &blas->gemm},
 	};
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (library == NULL) return dlerror();
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
 		void *found = dlsym(library, functions[i].name);
-		if (found == NULL) return dlerror();
+		if (found == NULL) return functions[i].name;
 		*(void **)functions[i].to = found;
 	}
 	return NULL;
@@ -28,6 +26,7 @@ int avg_blas_create(const struct avg_blas *blas, void **handle, void *stream, ui
 	if (status == 0) status = blas->stream(*handle, stream);
 	if (status == 0) status = blas->workspace(*handle, (void *)memory, bytes); // after the stream, which takes it away
 	if (status == 0) status = blas->version(*handle, version);
+	if (status != 0 && *handle != NULL) blas->destroy(*handle);
 	return status;
 }
 

@@ -6,19 +6,17 @@ package blas
 /*
 #cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
 #cgo LDFLAGS: -ldl
-#include <stdlib.h>
 #include "blas.h"
 */
 import "C"
 
 import (
-	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"unsafe"
 
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/library"
 )
 
 // libraries are the names of cuBLAS, of the versions whose functions are those of blas.h.
@@ -39,8 +37,8 @@ type Handle struct {
 
 var loaded struct {
 	sync.Mutex
-	found bool
-	blas  C.struct_avg_blas
+	path string // empty: none
+	blas C.struct_avg_blas
 }
 
 // Open returns a handle in the thread's context, of the library that Load found. It works in memory of the device, WorkspaceBytes of it.
@@ -48,7 +46,7 @@ func Open(stream unsafe.Pointer, workspace uintptr) (*Handle, error) {
 	h := &Handle{}
 	var version C.int
 	if status := C.avg_blas_create(&loaded.blas, &h.handle, stream, C.uintptr_t(workspace), WorkspaceBytes, &version); status != 0 {
-		return nil, fmt.Errorf("open cuBLAS: status %d", int(status))
+		return nil, fmt.Errorf("open a handle of cuBLAS, %s: %w", loaded.path, Status(status))
 	}
 	h.version = int(version)
 	return h, nil
@@ -57,31 +55,43 @@ func Open(stream unsafe.Pointer, workspace uintptr) (*Handle, error) {
 // WorkspaceBytes is what cuBLAS's documentation recommends for processors of compute capability 9.0; others need 4 MiB.
 const WorkspaceBytes = 32 << 20
 
-// Load finds cuBLAS in one of the directories, or else where the loader looks. A process keeps the first that it finds.
-func Load(directories []string) error {
+// Load finds cuBLAS, and returns its path. A process keeps the first that it finds.
+func Load(s library.Search) (path string, err error) {
 	loaded.Lock()
 	defer loaded.Unlock()
-	if loaded.found {
+	if loaded.path != "" {
+		return loaded.path, nil
+	}
+	found, err := s.First(libraries, func(l *library.Library) error {
+		if lacking := C.avg_blas_find(&loaded.blas, l.Handle); lacking != nil {
+			return fmt.Errorf("%s has no %s, expected cuBLAS 11, 12 or 13", l.Path, C.GoString(lacking))
+		}
 		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("no cuBLAS: %w", err)
 	}
-	var paths []string
-	for _, dir := range directories {
-		for _, name := range libraries {
-			paths = append(paths, filepath.Join(dir, name))
-		}
+	loaded.path = found.Path
+	return found.Path, nil
+}
+
+// Status is how a call of cuBLAS failed.
+type Status int
+
+// NoMemory is the status of a call that found no memory.
+const NoMemory Status = 3
+
+// statuses are the names that cuBLAS's documentation has for statuses.
+var statuses = map[Status]string{
+	1: "NOT_INITIALIZED", NoMemory: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR", 13: "EXECUTION_FAILED",
+	14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED", 16: "LICENSE_ERROR",
+}
+
+func (s Status) Error() string {
+	if name, known := statuses[s]; known {
+		return fmt.Sprintf("status %d, CUBLAS_STATUS_%s", int(s), name)
 	}
-	var errs []error
-	for _, path := range append(paths, libraries...) {
-		name := C.CString(path)
-		message := C.avg_blas_load(&loaded.blas, name)
-		C.free(unsafe.Pointer(name))
-		if message == nil {
-			loaded.found = true
-			return nil
-		}
-		errs = append(errs, errors.New(C.GoString(message)))
-	}
-	return fmt.Errorf("no cuBLAS: %w", errors.Join(errs...))
+	return fmt.Sprintf("status %d", int(s))
 }
 
 // Version is that of the library: 120401 is 12.4.1.
@@ -90,7 +100,7 @@ func (h *Handle) Version() int { return h.version }
 // Close frees the handle.
 func (h *Handle) Close() error {
 	if status := C.avg_blas_destroy(&loaded.blas, h.handle); status != 0 {
-		return fmt.Errorf("close cuBLAS: status %d", int(status))
+		return fmt.Errorf("close cuBLAS: %w", Status(status))
 	}
 	return nil
 }
@@ -120,7 +130,7 @@ func (h *Handle) Apart(c device.Mem, o *device.MatMul, accumulate bool, rows Row
 		h.product.ldb, h.product.ldc = C.int(rows.A), C.int(rows.C)
 	}
 	if status := C.avg_blas_product(&loaded.blas, h.handle, &h.product); status != 0 {
-		return fmt.Errorf("cuBLAS: product M=%d N=%d K=%d: status %d", o.M, o.N, o.K, int(status))
+		return fmt.Errorf("cuBLAS: product M=%d N=%d K=%d: %w", o.M, o.N, o.K, Status(status))
 	}
 	return nil
 }

@@ -22,8 +22,8 @@ struct avg_product {
 	uintptr_t a, b, c;
 };
 
-// avg_blas_load finds the functions in a library. It returns NULL, or the loader's message.
-const char *avg_blas_load(struct avg_blas *blas, const char *path);
+// avg_blas_find finds the functions in a library. It returns NULL, or the name of one that it lacks.
+const char *avg_blas_find(struct avg_blas *blas, void *library);
 
 // avg_blas_create makes a handle that multiplies on a stream, with memory of the device to work in.
 int avg_blas_create(const struct avg_blas *blas, void **handle, void *stream, uintptr_t memory, size_t bytes, int *version);

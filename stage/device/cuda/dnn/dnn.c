@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-const char *avg_dnn_load(struct avg_dnn *dnn, const char *path, const char **lacking) {
+const char *avg_dnn_find(struct avg_dnn *dnn, void *library) {
 	const struct {
 		const char *name;
 		void *to;
@@ -31,14 +31,9 @@ const char *avg_dnn_load(struct avg_dnn *dnn, const char *path, const char **lac
 		{"cudnnConvolutionBackwardData", &dnn->data},
 		{"cudnnConvolutionBackwardFilter", &dnn->filter},
 	};
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (library == NULL) return dlerror();
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
 		void *found = dlsym(library, functions[i].name);
-		if (found == NULL) {
-			*lacking = functions[i].name;
-			return NULL;
-		}
+		if (found == NULL) return functions[i].name;
 		*(void **)functions[i].to = found;
 	}
 	return NULL;

@@ -6,7 +6,6 @@ package dnn
 /*
 #cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
 #cgo LDFLAGS: -ldl
-#include <stdlib.h>
 #include "dnn.h"
 */
 import "C"
@@ -14,11 +13,11 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"unsafe"
 
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/library"
 )
 
 // libraries are the names of cuDNN, of the versions whose functions are those of dnn.h.
@@ -57,75 +56,49 @@ type key struct {
 
 var loaded struct {
 	sync.Mutex
-	found bool
-	dnn   C.struct_avg_dnn
+	path string // empty: none
+	dnn  C.struct_avg_dnn
 }
 
-// Open loads cuDNN from one of the directories, or else from where the loader looks, and returns a handle in the thread's context.
-func Open(directories []string, stream unsafe.Pointer) (*Handle, error) {
-	if err := load(directories); err != nil {
+// Open loads cuDNN and returns a handle in the thread's context.
+func Open(s library.Search, stream unsafe.Pointer) (*Handle, error) {
+	path, err := Load(s)
+	if err != nil {
 		return nil, err
 	}
 	h := &Handle{plans: map[key]*Plan{}}
-	if err := failure("open", C.avg_dnn_create(&loaded.dnn, &h.handle, stream)); err != nil {
+	if err := failure("open a handle of "+path, C.avg_dnn_create(&loaded.dnn, &h.handle, stream)); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
 
-// load keeps the first library that it finds. A process has one.
-func load(directories []string) error {
+// Load finds cuDNN, and returns its path. A process keeps the first that it finds.
+func Load(s library.Search) (path string, err error) {
 	loaded.Lock()
 	defer loaded.Unlock()
-	if loaded.found {
-		return nil
+	if loaded.path != "" {
+		return loaded.path, nil
 	}
-	var paths []string
-	for _, dir := range directories {
-		for _, name := range libraries {
-			paths = append(paths, filepath.Join(dir, name))
-		}
+	found, err := s.First(libraries, take)
+	if err != nil {
+		return "", fmt.Errorf("no cuDNN: %w", err)
 	}
-	var absent, unfit []error
-	for _, path := range append(paths, libraries...) {
-		err := loadFrom(path)
-		switch {
-		case err == nil:
-			loaded.found = true
-			return nil
-		case errors.Is(err, ErrAbsent):
-			absent = append(absent, err)
-		default:
-			unfit = append(unfit, err)
-		}
-	}
-	if len(unfit) > 0 {
-		return unfit[0]
-	}
-	return errors.Join(absent...)
+	loaded.path = found.Path
+	return found.Path, nil
 }
-
-// ErrAbsent is the error of a library that cannot be opened.
-var ErrAbsent = errors.New("no cuDNN")
 
 // Versions of cuDNN that the numbers and functions of dnn.c are those of.
 const leastVersion, versionAfter = 8000, 100000
 
-func loadFrom(path string) error {
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
-	var found C.struct_avg_dnn
-	var lacking *C.char
-	if message := C.avg_dnn_load(&found, name, &lacking); message != nil {
-		return fmt.Errorf("%w: %s", ErrAbsent, C.GoString(message))
+// take finds the functions.
+func take(l *library.Library) error {
+	if lacking := C.avg_dnn_find(&loaded.dnn, l.Handle); lacking != nil {
+		return fmt.Errorf("%s has no %s, expected cuDNN 8 or 9", l.Path, C.GoString(lacking))
 	}
-	if lacking != nil {
-		return fmt.Errorf("cuDNN: %s has no %s, expected version 8 or 9", path, C.GoString(lacking))
+	if version := int(C.avg_dnn_version(&loaded.dnn)); version < leastVersion || version >= versionAfter {
+		return fmt.Errorf("%s: version %d, expected %d to %d: cuDNN 8.0 to 9.99", l.Path, version, leastVersion, versionAfter-1)
 	}
-	if version := int(C.avg_dnn_version(&found)); version < leastVersion || version >= versionAfter {
-		return fmt.Errorf("cuDNN: %s: version %d, expected %d to %d: 8.0 to 9.99", path, version, leastVersion, versionAfter-1)
-	}
-	loaded.dnn = found
 	return nil
 }
 

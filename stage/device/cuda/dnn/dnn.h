@@ -49,8 +49,8 @@ struct avg_plan {
 	size_t workspace; // bytes
 };
 
-// avg_dnn_load finds the functions in a library. It returns NULL, or the loader's message, or, in *lacking, the name of a function.
-const char *avg_dnn_load(struct avg_dnn *dnn, const char *path, const char **lacking);
+// avg_dnn_find finds the functions in a library. It returns NULL, or the name of one that it lacks.
+const char *avg_dnn_find(struct avg_dnn *dnn, void *library);
 
 // These return 0, or a status of the library.
 int avg_dnn_create(const struct avg_dnn *dnn, void **handle, void *stream);

@@ -8,8 +8,6 @@ package driver
 
 /*
 #cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
-#cgo LDFLAGS: -ldl
-#include <stdlib.h>
 #include "include/cuda.h"
 #include "thunks.h"
 */
@@ -21,6 +19,8 @@ import (
 	"strings"
 	"sync"
 	"unsafe"
+
+	"github.com/avgpipe/avgpipe/stage/device/cuda/library"
 )
 
 // Library is the driver's library where a configuration names none.
@@ -41,14 +41,28 @@ func (e Error) Error() string {
 	return C.GoString(name)
 }
 
+// InitError is the failure of a driver that was loaded: its library is one, and has no device.
+type InitError struct {
+	Path string
+	Code Error
+}
+
+func (e *InitError) Error() string {
+	return fmt.Sprintf("no CUDA device: initialise %s: %v; `nvidia-smi` says more", e.Path, e.Code)
+}
+
+// Unwrap returns the driver's error.
+func (e *InitError) Unwrap() error { return e.Code }
+
 var loaded struct {
 	sync.Mutex
 	path string
 }
 
 // Load loads and initialises the driver's library, Library where path is "", and has it show the processors of these UUIDs, or all where there are
-// none. A process keeps the driver that it has loaded.
-func Load(path string, visible []string) error {
+// none. A process keeps the driver that it has loaded. Opening, where it is not nil, is told before the library is opened, and before it is
+// initialised.
+func Load(path string, visible []string, opening func(path string)) error {
 	if path == "" {
 		path = Library
 	}
@@ -56,7 +70,7 @@ func Load(path string, visible []string) error {
 	defer loaded.Unlock()
 	switch loaded.path {
 	case "":
-		if err := load(path, visible); err != nil {
+		if err := load(path, visible, opening); err != nil {
 			return err
 		}
 		loaded.path = path
@@ -67,18 +81,17 @@ func Load(path string, visible []string) error {
 	return nil
 }
 
-func load(path string, visible []string) error {
+func load(path string, visible []string, opening func(path string)) error {
 	if len(visible) > 0 { // cgo passes it on to the C library, where the driver reads it
 		if err := os.Setenv("CUDA_VISIBLE_DEVICES", strings.Join(visible, ",")); err != nil {
 			return fmt.Errorf("choose graphics processors: %w", err)
 		}
 	}
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
-	var missing *C.char
-	if message := C.avg_load(name, &missing); message != nil {
-		return fmt.Errorf("no CUDA device: %s; install the driver of the GPU, or name its library in the configuration", C.GoString(message))
+	found, err := library.Search{Opening: opening}.Open(path)
+	if err != nil {
+		return fmt.Errorf("no CUDA device: %w; install the driver of the GPU, or name its library in the configuration (cuda_driver)", err)
 	}
+	missing := C.avg_load(found.Handle)
 	var version C.int
 	if C.cuDriverGetVersion(&version); version > 0 && version < least {
 		return fmt.Errorf("no CUDA device: %s is a driver for CUDA %d.%d, expected %d.%d or above; update the driver", path, version/1000,
@@ -87,8 +100,11 @@ func load(path string, visible []string) error {
 	if names := strings.Fields(C.GoString(missing)); len(names) > 0 {
 		return fmt.Errorf("no CUDA device: %s lacks %s; update the driver", path, strings.Join(names, ", "))
 	}
+	if opening != nil {
+		opening(path)
+	}
 	if code := Error(C.avg_init()); code != 0 {
-		return fmt.Errorf("no CUDA device: initialise %s: %w; `nvidia-smi` says more", path, code)
+		return &InitError{path, code}
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ func TestAProgramStartsWithoutADriver(t *testing.T) {
 	if _, err := cu.NumDevices(); err == nil {
 		t.Error("a driver that is not loaded has devices")
 	}
-	err := driver.Load("no/libcuda.so", nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "no CUDA device: no/libcuda.so: cannot open shared object file") {
+	err := driver.Load("no/libcuda.so", nil, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "no CUDA device: no/libcuda.so: not found") {
 		t.Errorf("load a library that is not there: %v", err)
 	}
 	t.Log(err)
@@ -30,7 +30,7 @@ func TestAProgramStartsWithoutADriver(t *testing.T) {
 func TestAnOldDriverIsRefused(t *testing.T) {
 	library := cudatest.Library(t)
 	library.Version(11040)
-	err := driver.Load(library.Path(), nil)
+	err := driver.Load(library.Path(), nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "is a driver for CUDA 11.4, expected 11.8 or above; update the driver") {
 		t.Errorf("load an old driver: %v", err)
 	}
@@ -54,7 +54,7 @@ func TestTheKernelsAreOfTheVersionThatDriversRead(t *testing.T) {
 }
 
 func TestADriverThatLacksFunctionsIsRefused(t *testing.T) {
-	err := driver.Load("libm.so.6", nil)
+	err := driver.Load("libm.so.6", nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "libm.so.6 lacks") || !strings.Contains(err.Error(), "cuMemAlloc_v2") ||
 		!strings.Contains(err.Error(), "update the driver") {
 		t.Errorf("load the library of mathematical functions: %v", err)

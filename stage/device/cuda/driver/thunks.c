@@ -36,12 +36,9 @@ CUresult cuInit(unsigned flags) { return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_
 
 static CUresult (*initialise)(unsigned);
 
-const char *avg_load(const char *path, const char **missing) {
+const char *avg_load(void *library) {
 	static char names[4096];
 	names[0] = 0;
-	*missing = names;
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (library == NULL) return dlerror();
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
 		void *found = dlsym(library, functions[i].name);
 		if (found != NULL) *functions[i].to = found;
@@ -49,7 +46,7 @@ const char *avg_load(const char *path, const char **missing) {
 	}
 	*(void **)&initialise = dlsym(library, "cuInit");
 	if (initialise == NULL) strncat(names, " cuInit", sizeof names - strlen(names) - 1);
-	return NULL;
+	return names;
 }
 
 int avg_init(void) { return initialise(0); }

@@ -2,9 +2,9 @@
 #ifndef AVG_THUNKS_H
 #define AVG_THUNKS_H
 
-// avg_load opens the driver library and finds its functions. It returns NULL, or a message that lives until the next call: the loader's, or
-// in *missing the names of functions that a driver must have.
-const char *avg_load(const char *path, const char **missing);
+// avg_load finds the functions of the driver library that was opened. It returns the names of those that a driver must have and this one lacks, each
+// after a space, until the next call.
+const char *avg_load(void *library);
 
 // avg_init initialises the driver that avg_load found: 0, or an error of the driver.
 int avg_init(void);
