@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,7 +37,7 @@ type config struct {
 	Metrics        address       `yaml:"metrics_address" default:"off" rule:"word=off" does:"where metrics and health are served over TCP, to whoever can connect"`
 	Node           string        `yaml:"node" pattern:"^[\\pL\\pN._-]{1,64}$" form:"a name of up to 64 letters, digits, dots, dashes and underscores" does:"this node's name, for good"`
 	Cores          int           `yaml:"cores" default:"0" rule:"min=0" does:"processor cores that jobs compute on; 0 is all"`
-	GPUs           []graphics    `yaml:"gpus" default:"all" rule:"each=GPU" does:"graphics processors that jobs may use: all, none, or a list of indices and UUIDs of nvidia-smi -L"`
+	GPUs           []graphics    `yaml:"gpus" default:"all" rule:"each=GPU" does:"graphics processors that jobs may use: all, none, or a list of indices and UUIDs of nvidia-smi -L; [] is none"`
 	CUDADriver     string        `yaml:"cuda_driver" default:"libcuda.so.1" pattern:"^(/.+|[^/]+)$" form:"an absolute path, or a name that the loader finds" does:"the CUDA driver's library"`
 	CUDALibraries  directories   `yaml:"cuda_libraries" default:"none" rule:"word=none" does:"directories with cuBLAS and cuDNN, colons between them, before those where the loader looks"`
 	OrphanAfter    time.Duration `yaml:"orphan_after" default:"1h" rule:"min=1s" live:"yes" does:"how long workers go on without a daemon"`
@@ -110,7 +111,7 @@ func (a *address) Set(text string) bool {
 // graphics names graphics processors: all, none, an index or a UUID.
 type graphics string
 
-var graphicsNames = regexp.MustCompile(`^(all|none|\d{1,4}|(GPU|MIG)-[\w/-]+)$`)
+var graphicsNames = regexp.MustCompile(`^(all|none|0|[1-9]\d{0,3}|(GPU|MIG)-[\w/-]+)$`)
 
 // Wants implements strictyaml.Value.
 func (*graphics) Wants() string { return "all, none, the index or the UUID of a GPU" }
@@ -122,7 +123,8 @@ func (g *graphics) Set(text string) bool {
 }
 
 // selection is what gpus means, where CUDA_VISIBLE_DEVICES may hide some.
-func (c *config) selection() (s gpu.Selection) {
+func (c *config) selection() gpu.Selection {
+	s := gpu.Selection{Wanted: []string{}}
 	for _, g := range c.GPUs {
 		s.Wanted = append(s.Wanted, string(g))
 	}
@@ -262,6 +264,15 @@ func parseConfig(path string, text []byte) (config, error) {
 			wrong = "retry_longest"
 		}
 		file.Refuse(wrong, "", "retry_longest is %v, less than retry_first, %v; the pause grows from the one to the other", c.RetryLongest, c.RetryFirst)
+	}
+	for i, g := range c.GPUs {
+		switch first := slices.Index(c.GPUs, g); {
+		case file.Err() != nil || len(c.GPUs) == 1:
+		case g == "all" || g == "none":
+			file.Refuse(strictyaml.Item("gpus", i), "gpus: "+string(g), "gpus has %s in a list of %d; it stands alone, for all of the list", g, len(c.GPUs))
+		case first < i:
+			file.Refuse(strictyaml.Item("gpus", i), "", "gpus has %s twice, at places %d and %d; name each GPU once", g, first+1, i+1)
+		}
 	}
 	c.file = file
 	return c, file.Err()

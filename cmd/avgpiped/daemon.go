@@ -81,6 +81,12 @@ func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.
 	if err != nil {
 		return err
 	}
+	found, err := (&prober{n.InspectCommand[0], &c, probeBound}).probe(ctx)
+	if err != nil {
+		return err
+	}
+	found.tell(log)
+	found.configure(&n)
 	n.Limits, n.OnReady = limits, ready
 	return c.explain(node.Run(ctx, n))
 }
@@ -101,11 +107,13 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 	if c.Cores > 0 {
 		cores = cores[:c.Cores]
 	}
-	source := &gpuSource{self: self, config: &c}
+	if err := checkLaunches(); err != nil {
+		return node.Config{}, err
+	}
 	graphics := c.graphicsArguments()
 	n := node.Config{
 		StateDir: c.StateDir, Socket: c.Socket, Group: string(c.Group), MetricsAddress: string(c.Metrics), AdminGroup: string(c.AdminGroup), NodeID: c.Node, Cores: cores,
-		OpenGPUs: source.open, NoGPU: source.why, SelectGPUs: c.selection(),
+		SelectGPUs:    c.selection(),
 		WorkerCommand: append([]string{self, "worker"}, graphics...), TuneCommand: append([]string{self, "tune"}, graphics...), InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
 		Version: version, Log: log,
 	}

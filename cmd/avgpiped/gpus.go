@@ -1,20 +1,22 @@
 package main
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/gpu/nvml"
+	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
 
@@ -35,12 +37,39 @@ func (d *directories) Set(text string) bool {
 	return true
 }
 
+// list are the paths.
+func (d directories) list() []string {
+	return strings.FieldsFunc(string(d), func(r rune) bool { return r == ':' })
+}
+
+// launchesVariable says in the daemon's environment how workers give operations to GPUs.
+const launchesVariable = "AVGPIPED_CUDA_LAUNCHES"
+
+// checkLaunches reports why the variable cannot be used.
+func checkLaunches() error {
+	text := os.Getenv(launchesVariable)
+	if text == "" || slices.Contains(cuda.AllLaunches, cuda.Launches(text)) {
+		return nil
+	}
+	var all []string
+	for _, l := range cuda.AllLaunches {
+		all = append(all, string(l))
+	}
+	near := ""
+	if word := nearest.Word(text, all); word != "" {
+		near = "; did you mean " + word + "?"
+	}
+	return configError(fmt.Errorf("the environment variable %s is %q, expected %s, or nothing%s", launchesVariable, text, strings.Join(all, ", "), near))
+}
+
 // graphicsFlags gives a verb flags that say where the libraries of GPUs are. The daemon passes its configuration on so: its processes do
 // not read the file.
 func graphicsFlags(cmd *cobra.Command, c *cuda.Config) *cobra.Command {
-	c.Launches = cuda.Launches(os.Getenv("AVGPIPED_CUDA_LAUNCHES")) // of the daemon, whose environment its processes have
+	c.Launches = cuda.Launches(os.Getenv(launchesVariable)) // of the daemon, whose environment its processes have
 	cmd.Flags().StringVar(&c.Library, "cuda-driver", "", "library of the CUDA driver; without one, the loader finds it")
 	cmd.Flags().StringSliceVar(&c.Libraries, "cuda-libraries", nil, "directories with cuBLAS and cuDNN, before those where the loader looks")
+	cmd.Flags().StringVar(&c.WithoutBLAS, "without-cublas", "", "why cuBLAS is not opened")
+	cmd.Flags().StringVar(&c.WithoutDNN, "without-cudnn", "", "why cuDNN is not opened")
 	return cmd
 }
 
@@ -50,92 +79,97 @@ func (c *config) graphicsArguments() (all []string) {
 		all = append(all, "--cuda-driver", c.CUDADriver)
 	}
 	if c.CUDALibraries != "" {
-		all = append(all, "--cuda-libraries", strings.ReplaceAll(string(c.CUDALibraries), ":", ","))
+		all = append(all, "--cuda-libraries", strings.Join(c.CUDALibraries.list(), ","))
 	}
 	return all
 }
 
-// newGPUsCommand prints the GPUs that the CUDA driver shows, as JSON.
-func newGPUsCommand() *cobra.Command {
-	var c cuda.Config
-	return graphicsFlags(hidden("gpus", "List the GPUs that the CUDA driver shows", func(cmd *cobra.Command) error {
-		found, err := cuda.Processors(c)
-		if err != nil {
-			return err
+// configure has a node use what was found of libraries: its workers open none that cannot be used.
+func (l *libraries) configure(n *node.Config) {
+	var without []string
+	for flag, f := range map[string]finding{"--without-cublas": l.blas, "--without-cudnn": l.dnn} {
+		if f.Error != "" && !f.Absent {
+			without = append(without, flag, f.Error)
 		}
-		all := []gpu.GPU{}
-		for i, p := range found {
-			all = append(all, gpu.GPU{
-				Index: i, UUID: p.UUID, Name: p.Name, MemoryBytes: p.MemoryBytes, ComputeCapability: p.Capability,
-				Health: gpu.Health{Level: gpu.Healthy, Reasons: []gpu.Reason{}},
-			})
-		}
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(all)
-	}), &c)
+	}
+	n.WorkerCommand, n.TuneCommand = slices.Concat(n.WorkerCommand, without), slices.Concat(n.TuneCommand, without)
+	n.OpenGPUs, n.NoGPU = l.open, l.why
 }
 
-// gpuSource knows the GPUs of this host: NVIDIA's management library does, or where there is none the CUDA driver, which says nothing of health.
-type gpuSource struct {
-	self   string // this program
-	config *config
-	found  []gpu.Sample
-	none   atomic.Pointer[string] // why there are none
+// tell logs what was found of libraries. Those of a host without GPUs are not missed.
+func (l *libraries) tell(log *zap.Logger) {
+	for _, f := range l.all() {
+		fields := []zap.Field{zap.String("library", f.Library), zap.String("path", cmp.Or(f.Path, f.Opening))}
+		switch {
+		case f.Library == "" || len(l.driver.Processors) == 0 && f.Absent:
+		case f.Absent:
+			log.Info("a library of GPUs is not there; docs/operations.md says what it is for", append(fields, zap.String("found", f.Error))...)
+		case f.Error != "":
+			log.Warn("a library of GPUs cannot be used; "+withoutIt[f.Library], append(fields, zap.String("found", f.Error))...)
+		default:
+			log.Info("found a library of GPUs", fields...)
+		}
+	}
 }
 
-// open opens the source.
-func (s *gpuSource) open() (gpu.Source, error) {
-	source, err := nvml.Open()
-	if !cuda.Built || !errors.Is(err, gpu.ErrNone) {
-		return source, err
-	}
-	if err := s.ask(); err != nil {
-		text := err.Error()
-		s.none.Store(&text)
-		return nil, fmt.Errorf("%w: %w", gpu.ErrNone, err)
-	}
-	return s, nil
+// withoutIt is what follows where a library cannot be used.
+var withoutIt = map[string]string{
+	management:  "the health of GPUs is not known",
+	cuda.Driver: "jobs get no GPUs",
+	cuda.BLAS:   "slower kernels of our own multiply, by how much `gpu-smoke bench` (bench/gpu) measures",
+	cuda.DNN:    "convolutions are matrix products, by how much slower `gpu-smoke bench` (bench/gpu) measures",
 }
 
 // why says why jobs can use no GPU, whichever there are.
-func (s *gpuSource) why() string {
-	if text := s.none.Load(); cuda.Built && text != nil {
-		return *text
+func (l *libraries) why() string {
+	if !cuda.Built {
+		return cuda.ErrAbsent.Error()
 	}
-	if cuda.Built {
-		return ""
-	}
-	return cuda.ErrAbsent.Error()
+	return l.driver.Error
 }
 
-// ask has a process of its own ask the driver which GPUs there are: a driver that fails takes no daemon with it.
-func (s *gpuSource) ask() error {
-	cmd := exec.Command(s.self, append([]string{"gpus"}, s.config.graphicsArguments()...)...) //nolint:noctx // it ends by itself
-	out, err := cmd.Output()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		line, _, _ := strings.Cut(string(exit.Stderr), "\n")
-		return errors.New(strings.TrimPrefix(line, "avgpiped: "))
+// open opens what knows the GPUs of this host: NVIDIA's management library, or where it cannot be used the list of the CUDA driver, which says
+// nothing of health.
+func (l *libraries) open() (gpu.Source, error) {
+	if l.management.Error == "" || !cuda.Built {
+		source, err := nvml.Open()
+		if !cuda.Built || !errors.Is(err, gpu.ErrNone) {
+			return source, err
+		}
 	}
-	var all []gpu.GPU
-	if err == nil {
-		err = json.Unmarshal(out, &all)
+	if l.driver.Error != "" {
+		return nil, fmt.Errorf("%w: %s", gpu.ErrNone, l.driver.Error)
 	}
-	if err != nil {
-		return fmt.Errorf("ask the CUDA driver for GPUs: %w", err)
-	}
-	for _, g := range all {
-		s.found = append(s.found, gpu.Sample{GPU: g})
-	}
-	return nil
+	return driverSource{gpusOf(l.driver)}, nil
 }
+
+// gpusOf are the GPUs that the driver shows.
+func gpusOf(driver finding) (all []gpu.GPU) {
+	for i, p := range driver.Processors {
+		all = append(all, gpu.GPU{
+			Index: i, UUID: p.UUID, Name: p.Name, MemoryBytes: p.MemoryBytes, ComputeCapability: p.Capability,
+			Health: gpu.Health{Level: gpu.Healthy, Reasons: []gpu.Reason{}},
+		})
+	}
+	return all
+}
+
+// driverSource is a list of GPUs that nothing more is known of.
+type driverSource struct{ found []gpu.GPU }
 
 // Sample implements gpu.Source.
-func (s *gpuSource) Sample() ([]gpu.Sample, []gpu.Failure, error) { return s.found, nil, nil }
+func (s driverSource) Sample() (all []gpu.Sample, _ []gpu.Failure, _ error) {
+	for _, g := range s.found {
+		all = append(all, gpu.Sample{GPU: g})
+	}
+	return all, nil, nil
+}
 
 // WaitXID implements gpu.Source. The driver tells of none.
-func (s *gpuSource) WaitXID(bound time.Duration) (*gpu.XID, error) {
+func (driverSource) WaitXID(bound time.Duration) (*gpu.XID, error) {
 	time.Sleep(bound)
 	return nil, nil //nolint:nilnil // as it says
 }
 
 // Close implements gpu.Source.
-func (s *gpuSource) Close() error { return nil }
+func (driverSource) Close() error { return nil }

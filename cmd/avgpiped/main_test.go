@@ -113,6 +113,9 @@ func TestUsage(t *testing.T) {
 		{"keep_ended_age: nne\n", []string{"--config", bad}, "nearest: none"},
 		{"# first\ncores: 100000\n", []string{"--config", bad}, bad + ":2:8: cores is 100000; this process may use"},
 		{"gpus: [0, GPU_1]\n", []string{"--config", bad}, bad + ":1:11: gpus[1] wants all, none, the index or the UUID of a GPU"},
+		{"gpus: [0, 00]\n", []string{"--config", bad}, bad + ":1:11: gpus[1] wants all, none, the index or the UUID of a GPU"},
+		{"gpus: [0, none]\n", []string{"--config", bad}, bad + ":1:11: gpus has none in a list of 2; it stands alone, for all of the list"},
+		{"gpus: [0, 1, 0]\n", []string{"--config", bad}, bad + ":1:14: gpus has 0 twice, at places 1 and 3; name each GPU once"},
 		{"state_dir: " + fresh + "\nsocket: " + fresh + "/s\ngpus: [99]\n", []string{"--config", bad}, bad + ":3:7: the GPUs that are asked for cannot be used: "},
 		{"socket: " + long + "\n", []string{"--config", bad}, bad + ":1:9: socket " + long},
 		{"state_dir: " + long + "\n", []string{"--config", bad}, bad + ":1:12: state directory " + long},
@@ -127,6 +130,19 @@ func TestUsage(t *testing.T) {
 		if code := run(t.Context(), c.args, &out, &messages); code != exitConfig || !strings.Contains(messages.String(), c.says) {
 			t.Errorf("avgpiped %s: exit code %d, want %d; no %q in: %s", strings.Join(c.args, " "), code, exitConfig, c.says, messages.String())
 		}
+	}
+}
+
+// A variable of the daemon that its workers would stumble over keeps it from starting, and no list of GPUs is none.
+func TestTheDaemonChecksItsVariables(t *testing.T) {
+	t.Setenv("AVGPIPED_CUDA_LAUNCHES", "synchronos")
+	var out, messages bytes.Buffer
+	want := `the environment variable AVGPIPED_CUDA_LAUNCHES is "synchronos", expected graphs, operations, synchronous, or nothing; did you mean synchronous?`
+	if code := run(t.Context(), []string{"--dev"}, &out, &messages); code != exitConfig || !strings.Contains(messages.String(), want) {
+		t.Errorf("exit code %d: %s\nwant %s", code, messages.String(), want)
+	}
+	if c, err := parseConfig("x", []byte("gpus: []\n")); err != nil || !c.selection().None() {
+		t.Errorf("an empty list selects %+v, %v", c.selection(), err)
 	}
 }
 

@@ -72,7 +72,7 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 		return nil, api.Errorf(http.StatusServiceUnavailable, "%s %s: the daemon is stopping", verb, r.File)
 	}
 	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: access.User(peer), Host: admission.Host{
-		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), NoGPU: n.config.NoGPU(),
+		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), NoGPU: n.noGPU(),
 		Reserved: reserved(n.config.StateDir), Pending: n.pendingOutputs(),
 	}})
 }

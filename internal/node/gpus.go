@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -15,10 +16,21 @@ func startGPUs(ctx context.Context, c Config) (*gpu.Monitor, error) {
 	if err != nil {
 		return nil, keyError("gpus", err, gpu.ErrSelection)
 	}
+	if hidden := m.Hidden(); hidden != "" {
+		c.Log.Info("some GPUs are hidden from jobs", zap.String("by", hidden))
+	}
 	for _, g := range m.GPUs() {
 		c.Log.Info("found a GPU", append(gpuFields(g), zap.String("health", g.Health.String()))...)
 	}
 	return m, nil
+}
+
+// noGPU says why jobs can use no GPU, whichever there are; "": they can.
+func (n *node) noGPU() string {
+	if len(n.gpus.GPUs()) == 0 {
+		return cmp.Or(n.config.NoGPU(), n.gpus.Hidden())
+	}
+	return n.config.NoGPU()
 }
 
 func gpuFields(g gpu.GPU) []zap.Field {

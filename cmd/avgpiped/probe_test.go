@@ -1,0 +1,223 @@
+//go:build cuda && cgo && linux && amd64
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/process"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
+)
+
+// sharedLibrary compiles C to a library of a name.
+func sharedLibrary(t *testing.T, name, source string) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	path = filepath.Join(dir, name)
+	cc := exec.CommandContext(t.Context(), "g++", "-shared", "-fPIC", "-x", "c++", "-o", path, "-")
+	cc.Stdin = strings.NewReader(source)
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// damaged dies of what a truncated file that is mapped does; stuck hangs, after it has written its process to the file STUCK.
+const (
+	damaged = "#include <signal.h>\n__attribute__((constructor)) static void load() { raise(SIGBUS); }\n"
+	stuck   = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) static void load() {" +
+		"FILE *f = fopen(getenv(\"STUCK\"), \"w\"); fprintf(f, \"%d\", getpid()); fclose(f); for (;;) pause(); }\n"
+)
+
+// emptyHandles is a cuBLAS that loads and makes no handle.
+const emptyHandles = `extern "C" {
+int cublasCreate_v2(void **to) { *to = 0; return 7; }
+int cublasDestroy_v2() { return 1; }
+int cublasGetVersion_v2() { return 1; }
+int cublasSetStream_v2() { return 1; }
+int cublasSetWorkspace_v2() { return 1; }
+int cublasGemmEx() { return 1; }
+}
+`
+
+// run1 runs the program with a configuration.
+func run1(t *testing.T, config string, args ...string) (code int, out, messages string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "avgpiped.yaml")
+	dir := t.TempDir()
+	if err := os.WriteFile(file, fmt.Appendf(nil, "state_dir: %s\nsocket: %s/s\n%s", dir, dir, config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var o, m bytes.Buffer
+	code = run(t.Context(), append(args, "--config", file), &o, &m)
+	return code, o.String(), m.String()
+}
+
+// TestWhatTheConfigurationNamesForGPUsHasToBeUsable: the daemon does not start without it, and says the key, the path and what was found.
+func TestWhatTheConfigurationNamesForGPUsHasToBeUsable(t *testing.T) {
+	driver := cudatest.Library(t)
+	dir := t.TempDir()
+	pipe, empty, truncated := filepath.Join(dir, "pipe"), filepath.Join(dir, "empty"), sharedLibrary(t, "libcublas.so.12", damaged)
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(empty, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for config, want := range map[string]string{
+		"cuda_driver: " + pipe: ":3:14: cuda_driver names what cannot be used: no CUDA device: " + pipe + " is a named pipe, expected a regular file",
+		"cuda_driver: " + truncated: ":3:14: cuda_driver names what cannot be used: the process that opened " + truncated + " died by SIGBUS; its file, " +
+			"or one that it needs, is damaged",
+		"cuda_driver: libm.so.6": ":3:14: cuda_driver names what cannot be used: no CUDA device: libm.so.6",
+		"cuda_libraries: " + dir + "/gone": ":3:17: cuda_libraries names what cannot be used: no cuBLAS: " + dir + "/gone is no directory, expected one with " +
+			"libcublas.so.13",
+		"cuda_libraries: " + empty: ":3:17: neither cuBLAS (libcublas.so.13, .12 or .11) nor cuDNN (libcudnn.so.9 or .8) is in " + empty,
+		"cuda_libraries: " + filepath.Dir(truncated) + "\ncuda_driver: " + driver.Path(): ":3:17: cuda_libraries names what cannot be used: the process that opened " +
+			truncated + " died by SIGBUS",
+	} {
+		for _, verb := range [][]string{nil, {"gpus"}} {
+			if code, _, messages := run1(t, config, verb...); code != exitConfig || !strings.Contains(messages, want) {
+				t.Errorf("%v with %s: exit code %d, want %d; no %q in: %s", verb, config, code, exitConfig, want, messages)
+			}
+		}
+	}
+}
+
+// TestALibraryOfGPUsThatHangsIsNamed, its process does not outlive who asked, and ends when it is told to.
+func TestALibraryOfGPUsThatHangsIsNamed(t *testing.T) {
+	cudatest.Library(t) // else there is no compiler
+	path, pid := sharedLibrary(t, "libcuda.so.1", stuck), filepath.Join(t.TempDir(), "pid")
+	t.Setenv("STUCK", pid)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := func() process.ID {
+		for t.Context().Err() == nil {
+			text, _ := os.ReadFile(pid)
+			if n, err := strconv.Atoi(string(text)); err == nil {
+				id, _ := process.Lookup(n)
+				return id
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return process.ID{}
+	}
+	ended := func(id process.ID) {
+		for (process.Host{}).Alive(id) && t.Context().Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err := os.Remove(pid); err != nil {
+			t.Error(err)
+		}
+	}
+	c := defaultConfig()
+	c.CUDADriver = path
+	asks := prober{self, &c, 2 * time.Second}
+	l, err := asks.probe(t.Context())
+	if want := "the process that opened " + path + " has not answered for 2s"; err == nil || !strings.Contains(err.Error(), "cuda_driver names what cannot be used: "+want) {
+		t.Errorf("error is %v, want %q", err, want)
+	}
+	if l.why() == "" {
+		t.Error("jobs get GPUs of a driver that hangs")
+	}
+	ended(started())
+
+	alone := exec.Command(self, "probe", "--library", cuda.Driver, "--cuda-driver", path) //nolint:noctx // it is told to end
+	if err := alone.Start(); err != nil {
+		t.Fatal(err)
+	}
+	id := started()
+	if err := alone.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := alone.Wait(); err == nil || err.Error() != "signal: terminated" {
+		t.Errorf("told to end: %v", err)
+	}
+	ended(id)
+
+	file := filepath.Join(t.TempDir(), "avgpiped.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "cuda_driver: %s\n", path), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command(self, "gpus", "--config", file) //nolint:noctx // it is killed
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	id = started()
+	if err := parent.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = parent.Wait() // it was killed
+	ended(id)
+}
+
+// TestALibraryOfGPUsThatOpensNoHandleIsFoundBeforeAJob, whose workers are told not to open it.
+func TestALibraryOfGPUsThatOpensNoHandleIsFoundBeforeAJob(t *testing.T) {
+	driver := cudatest.Library(t)
+	path := sharedLibrary(t, "libcublas.so.12", emptyHandles)
+	c := defaultConfig()
+	c.CUDADriver, c.CUDALibraries = driver.Path(), directories(filepath.Dir(path)+":"+driver.Directory())
+	asks := prober{os.Args[0], &c, time.Minute}
+	l, err := asks.probe(t.Context())
+	want := "open a handle of cuBLAS, " + path + ": status 7, CUBLAS_STATUS_INVALID_VALUE"
+	if err != nil || l.blas.Error != want || l.blas.Path != path || l.driver.Error != "" || l.dnn.Error != "" || l.why() != "" {
+		t.Errorf("found %+v, %v, want %q", l, err, want)
+	}
+	n := node.Config{WorkerCommand: []string{"worker"}, TuneCommand: []string{"tune"}}
+	l.configure(&n)
+	if !slices.Equal(n.WorkerCommand, []string{"worker", "--without-cublas", want}) || !slices.Equal(n.TuneCommand, []string{"tune", "--without-cublas", want}) {
+		t.Errorf("commands are %q and %q", n.WorkerCommand, n.TuneCommand)
+	}
+}
+
+// TestGPUsThatAVariableHidesAreCounted, once, and with nvidia-smi's numbers, where the driver alone lists them.
+func TestGPUsThatAVariableHidesAreCounted(t *testing.T) {
+	driver := cudatest.Library(t)
+	config := "cuda_driver: " + driver.Path() + "\ncuda_libraries: " + driver.Directory() + "\n"
+	t.Setenv("FAKE_CUDA_DEVICES", "3")
+	t.Setenv("CUDA_VISIBLE_DEVICES", "1")
+	code, out, messages := run1(t, config, "gpus", "-o", "json")
+	var r gpuReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitDone {
+		t.Fatalf("exit code %d: %s%v", code, messages, err)
+	}
+	if len(r.GPUs) != 1 || r.GPUs[0].Index != 1 || !strings.HasPrefix(r.Hidden, "CUDA_VISIBLE_DEVICES=1 hides 2 of the 3 GPUs of this host: 0 (") {
+		t.Errorf("found %+v", r)
+	}
+	code, out, messages = run1(t, config, "gpus")
+	if code != exitDone || !strings.Contains(out, "hides 2 of the 3 GPUs") || !strings.Contains(out, "cuBLAS   "+driver.Directory()+"/libcublas.so.12") {
+		t.Errorf("exit code %d: %s%s", code, out, messages)
+	}
+	t.Setenv("CUDA_VISIBLE_DEVICES", "")
+	if code, _, messages = run1(t, config, "gpus"); code != exitFailed || !strings.Contains(messages, "jobs can use no GPU: CUDA_VISIBLE_DEVICES= hides 3 of the 3 GPUs") {
+		t.Errorf("exit code %d: %s", code, messages)
+	}
+	if code, _, messages = run1(t, config+"gpus: []\n", "gpus"); code != exitFailed || !strings.Contains(messages, "jobs can use no GPU: the configuration gives jobs none") {
+		t.Errorf("exit code %d: %s", code, messages)
+	}
+}
+
+// TestAHostWithoutGPUsSaysWhatWasTried.
+func TestAHostWithoutGPUsSaysWhatWasTried(t *testing.T) {
+	if _, err := cuda.Processors(cuda.Config{}); err == nil {
+		t.Skip("this host has GPUs")
+	}
+	code, out, messages := run1(t, "", "gpus")
+	if code != exitFailed || !strings.Contains(out, "libcuda.so.1") || !strings.Contains(messages, "jobs can use no GPU: no CUDA device: libcuda.so.1: not found by the loader") {
+		t.Errorf("exit code %d: %s%s", code, out, messages)
+	}
+}
