@@ -121,13 +121,17 @@ func (p *prober) ask(ctx context.Context, library string, more ...string) findin
 			}
 			return finding{Library: library, Opening: at, Finding: cuda.Finding{Error: died(at, err, messages.String())}}
 		case <-step.C:
-			return finding{Library: library, Opening: at, hung: true, Finding: cuda.Finding{Error: fmt.Sprintf(
-				"the process that opened %s has not answered for %v and was killed; see whether its file system and nvidia-smi answer", at, p.bound)},
-			}
+			return late(library, at, fmt.Sprintf("the process that opened %s has not answered for %v and was killed; see whether its file system and "+
+				"nvidia-smi answer", at, p.bound))
 		case <-ctx.Done():
-			return finding{Library: library, Opening: at, hung: true, Finding: cuda.Finding{Error: context.Cause(ctx).Error()}}
+			return late(library, at, context.Cause(ctx).Error())
 		}
 	}
+}
+
+// late is the finding of a process that was not waited for.
+func late(library, opening, why string) finding {
+	return finding{Library: library, Opening: opening, hung: true, Finding: cuda.Finding{Error: why}}
 }
 
 // follow runs a process, which the end of ctx kills, and passes on the lines that it prints, until it ends.

@@ -1,20 +1,28 @@
-//go:build cuda && cgo && linux
+//go:build cuda && cgo && linux && amd64
 
 package nvml
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 )
 
-// The mock cannot say what the dynamic linker does with a function that a library lacks: it ends the process.
+// A program that binds at once starts without the library, as one of a hardened toolchain does.
+func TestAProgramThatBindsAtOnceStarts(t *testing.T) {
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAHostWithoutTheLibrarySaysSo$", "-test.v")
+	again.Env = append(os.Environ(), "LD_BIND_NOW=1")
+	if out, err := again.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A function that the library lacks fails, and does not end the process.
 func TestARealLibraryThatLacksFunctions(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		envtest.Missing(t, "cc is not installed")
@@ -23,7 +31,7 @@ func TestARealLibraryThatLacksFunctions(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-o", library, "testdata/driver.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	from, err := open(nvml.New(nvml.WithLibraryPath(library)))
+	from, err := openAt(library)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-//go:build cuda && cgo && linux
+//go:build cuda && cgo && linux && amd64
 
 package nvml
 
@@ -40,7 +40,14 @@ var optional = []string{
 }
 
 // Open loads the library, which the loader finds, and the driver.
-func Open() (gpu.Source, error) { return open(nvml.New()) }
+func Open() (gpu.Source, error) { return openAt("libnvidia-ml.so.1") }
+
+func openAt(path string) (gpu.Source, error) {
+	if err := load(path); err != nil {
+		return nil, fmt.Errorf("%w: %w; it comes with the driver of the GPU", gpu.ErrNone, err)
+	}
+	return open(nvml.New(nvml.WithLibraryPath(path)))
+}
 
 func open(lib nvml.Interface) (gpu.Source, error) {
 	switch code := lib.Init(); code { // after any other code no function may be called, not even for the code's text
