@@ -136,7 +136,7 @@ func TestALibraryOfGPUsThatHangsIsNamed(t *testing.T) {
 	}
 	ended(started())
 
-	alone := exec.Command(self, "probe", "--library", cuda.Driver, "--cuda-driver", path) //nolint:noctx // it is told to end
+	alone := exec.Command(self, "probe", "--library", cuda.Driver, "--cuda-driver", path)
 	if err := alone.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestALibraryOfGPUsThatHangsIsNamed(t *testing.T) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, "cuda_driver: %s\n", path), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	parent := exec.Command(self, "gpus", "--config", file) //nolint:noctx // it is killed
+	parent := exec.Command(self, "gpus", "--config", file)
 	if err := parent.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -136,7 +136,7 @@ func (d *Device) chooseProducts(c Config) (products string, err error) {
 	if _, err := blas.Load(search(c)); errors.Is(err, library.ErrAbsent) {
 		return own + " for want of cuBLAS", nil
 	} else if err != nil {
-		return own + ", which are slower: " + err.Error(), nil
+		return own + ", which are slower: " + err.Error(), nil //nolint:nilerr // they do
 	}
 	if d.workspace, err = d.allocate(blas.WorkspaceBytes); err != nil {
 		return "products by cuBLAS", err

@@ -77,11 +77,11 @@ func inContext(context cu.CUContext, do func(stream cu.Stream) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cu.SetCurrentContext(context); err != nil {
-		return nil //nolint:nilerr // as onAny says
+		return nil // as onAny says
 	}
 	stream, err := cu.MakeStream(cu.NonBlocking)
 	if err != nil {
-		return nil //nolint:nilerr // as onAny says
+		return nil
 	}
 	return errors.Join(do(stream), stream.Destroy())
 }
