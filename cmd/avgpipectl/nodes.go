@@ -2,27 +2,41 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 func newNodesCommand() *cobra.Command {
-	return daemonVerb(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "Show the nodes of the cluster",
 		Long: `Show the nodes of the cluster: what each one computes with, and the jobs that it works on.
 
-Of each GPU that jobs may use it shows how it is. A sick GPU gets no stages. docs/operations.md says what to do about each reason.`,
+Of each GPU that jobs may use it shows how it is. A sick GPU gets no stages. docs/operations.md says what to do about each reason.
+What an error (XID) said of a GPU is kept until the host is booted or the driver says that the GPU was reset, or until an administrator, who has
+seen to the GPU, says --clear-gpu.`,
 		Example: `  avgpipectl nodes
+  avgpipectl nodes --clear-gpu 0
   avgpipectl nodes -o json | jq '.[].gpus[] | select(.health.level != "healthy")'`,
-	}, func(c *call) error {
-		nodes, err := c.client.Nodes(c.ctx)
+	}
+	healed := cmd.Flags().String("clear-gpu", "", "forget what errors (XIDs) said of the `GPU`, an index or a UUID")
+	return daemonVerb(cmd, func(c *call) error {
+		list := c.client.Nodes
+		if c.flags.Changed("clear-gpu") {
+			if *healed == "" {
+				return usagef("nodes: --clear-gpu names a GPU by its index or UUID, as avgpipectl nodes shows them")
+			}
+			list = func(ctx context.Context) ([]api.NodeStatus, error) { return c.client.ClearGPU(ctx, *healed) }
+		}
+		nodes, err := list(c.ctx)
 		if err != nil {
 			return err
 		}

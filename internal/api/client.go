@@ -87,6 +87,11 @@ func (c *Client) Nodes(ctx context.Context) ([]NodeStatus, error) {
 	return call[[]NodeStatus](ctx, c, http.MethodGet, PathNodes, nil)
 }
 
+// ClearGPU forgets what errors said of a GPU, named by its index or UUID, and returns the nodes.
+func (c *Client) ClearGPU(ctx context.Context, ref string) ([]NodeStatus, error) {
+	return call[[]NodeStatus](ctx, c, http.MethodPost, PathGPUs+"/"+url.PathEscape(ref)+"/clear", nil)
+}
+
 // Version returns the daemon's version.
 func (c *Client) Version(ctx context.Context) (VersionInfo, error) {
 	return call[VersionInfo](ctx, c, http.MethodGet, PathVersion, nil)

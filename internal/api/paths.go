@@ -11,6 +11,7 @@ const (
 	PathTune        = "/v1/tune"
 	PathDryRun      = "/v1/dry-run"
 	PathNodes       = "/v1/nodes"
+	PathGPUs        = "/v1/gpus"
 	PathVersion     = "/v1/version"
 	PathDescription = "/v1/openapi.json"
 	PathMetrics     = "/metrics"

@@ -9,7 +9,7 @@ import (
 
 // xids are the errors that say something about the processor, by NVIDIA's catalog: Sick are those for which it asks to reset the GPU or to restart the
 // host. All others are the application's or pass by themselves: 13, 31, 43 and 45 among them end the process that caused them, and the processor goes
-// on. What is here lasts until the processor was reset, for which the daemon has to be stopped.
+// on. What is here lasts until the processor was reset (Fault).
 var xids = map[uint64]struct {
 	level Level
 	text  string
@@ -46,11 +46,19 @@ const hotFor = time.Minute
 // tracker is what is known of one processor beyond its last readings. It reads no clock.
 type tracker struct {
 	seen     map[uint64]XID
+	asked    bool                 // the driver has asked for a reset
 	links    int                  // the most NVLinks that were active
 	throttle map[string]time.Time // when the clocks were last low for a reason
 }
 
-func newTracker() tracker { return tracker{seen: map[uint64]XID{}, throttle: map[string]time.Time{}} }
+// newTracker begins with what is known of a processor.
+func newTracker(f Fault) tracker {
+	t := tracker{seen: map[uint64]XID{}, throttle: map[string]time.Time{}, asked: f.Asked}
+	for _, x := range f.XIDs {
+		t.seen[x.Code] = x
+	}
+	return t
+}
 
 // note takes an error down.
 func (t *tracker) note(x XID) {
@@ -67,7 +75,7 @@ func (t *tracker) xids() []XID {
 	return all
 }
 
-// assess says how the processor is. Each reason lasts as long as its cause: a reading until it has changed, an XID until the daemon starts again.
+// assess says how the processor is. Each reason lasts as long as its cause: a reading until it has changed, an XID until the processor was reset.
 func (t *tracker) assess(now time.Time, r Readings) Health {
 	reasons := slices.Concat(lost(r), t.ofXIDs(), ofMemory(r), asked(r), t.slow(now, r), t.linked(r))
 	if r.ComputeProhibited {

@@ -36,7 +36,7 @@ func TestReadingsMakeHealth(t *testing.T) {
 		"power":                                  {Readings{Throttled: []string{ThrottlePowerBrake}}, Degraded, []string{"throttle_power_brake"}},
 		"no compute":                             {Readings{ComputeProhibited: true}, Sick, []string{"compute_prohibited"}},
 	} {
-		tr := newTracker()
+		tr := newTracker(Fault{})
 		h := tr.assess(time.Unix(0, 0), c.r)
 		if h.Level != c.level || !slices.Equal(codes(h), c.codes) {
 			t.Errorf("%s: %s for %v, want %s for %v", name, h.Level, codes(h), c.level, c.codes)
@@ -54,7 +54,7 @@ func TestEveryReasonHasItsRemedy(t *testing.T) {
 		ECCUncorrected: new(uint64(1)), Rows: &Rows{Failed: true, Pending: true}, RetirementPending: new(true), ComputeProhibited: true,
 		Throttled: []string{ThrottleThermal, ThrottlePowerBrake, ThrottleHardware}, NVLinks: new(0),
 	}
-	tr := newTracker()
+	tr := newTracker(Fault{})
 	tr.links = 1
 	for code := range xids {
 		tr.note(XID{Code: code})
@@ -89,7 +89,7 @@ func TestXIDsMakeHealth(t *testing.T) {
 		63: Degraded, 74: Degraded, 92: Degraded, 94: Degraded, 136: Degraded, 156: Degraded, 157: Degraded,
 		46: Sick, 48: Sick, 62: Sick, 64: Sick, 79: Sick, 95: Sick, 109: Sick, 110: Sick, 119: Sick, 120: Sick, 140: Sick, 143: Sick, 158: Sick,
 	} {
-		tr := newTracker()
+		tr := newTracker(Fault{})
 		tr.note(XID{Code: code})
 		tr.note(XID{Code: code})
 		if h := tr.assess(time.Unix(0, 0), Readings{}); h.Level != want {
@@ -106,7 +106,7 @@ func TestXIDsMakeHealth(t *testing.T) {
 }
 
 func TestReasonsEndWithTheirCauses(t *testing.T) {
-	tr := newTracker()
+	tr := newTracker(Fault{})
 	at := time.Unix(0, 0)
 	broken := Readings{Rows: &Rows{Pending: true}, ECCUncorrected: new(uint64(2)), Recovery: RecoverReset, Throttled: []string{ThrottleThermal}, NVLinks: new(12)}
 	if h := tr.assess(at, broken); h.Level != Sick {

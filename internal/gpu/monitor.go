@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,7 @@ type Events struct {
 	Health  func(g GPU, before Health) // it has changed
 	XID     func(g GPU, x XID)
 	Failure func(f Failure) // told once for each call and error
+	Faults  func(Faults)    // all that are to be kept now
 }
 
 // Config configures a Monitor. Open, Select and Events are required.
@@ -43,6 +45,8 @@ type Config struct {
 	Open   func() (Source, error)
 	Select Selection
 	Events Events
+	// Faults are those that were kept, as of this boot of the host.
+	Faults Faults
 	// Period is the pause between two samples. Default 10 s: a sample takes some milliseconds for each processor.
 	Period time.Duration
 	// Bound is how long the driver may take to answer before that is said. Default 30 s: without persistence mode, it may initialise
@@ -59,6 +63,9 @@ type Monitor struct {
 	source    Source // nil: there are no processors
 	watched   []*watched
 	said      map[string]bool // failures that were told
+	kept      Faults          // as they were told
+	gone      Faults          // of them, those of processors that are not watched
+	clears    chan func()     // for Run
 	published atomic.Pointer[[]GPUStatus]
 	hidden    string
 }
@@ -86,7 +93,8 @@ func Start(ctx context.Context, c Config) (*Monitor, error) {
 	if c.Bound <= 0 {
 		c.Bound = 30 * time.Second
 	}
-	m := &Monitor{config: c, said: map[string]bool{}}
+	m := &Monitor{config: c, said: map[string]bool{}, kept: c.Faults, gone: Faults{}, clears: make(chan func())}
+	maps.Copy(m.gone, c.Faults)
 	m.publish()
 	if c.Select.None() {
 		return m, nil
@@ -143,7 +151,8 @@ func (m *Monitor) begin(s sampled) error {
 	m.source, m.hidden = s.source, m.config.Select.Hides(found)
 	for _, g := range chosen {
 		g.Health = healthOf(nil)
-		m.watched = append(m.watched, &watched{newTracker(), GPUStatus{GPU: g}})
+		m.watched = append(m.watched, &watched{newTracker(m.config.Faults[g.UUID]), GPUStatus{GPU: g}})
+		delete(m.gone, g.UUID)
 	}
 	m.take(s)
 	return nil
@@ -172,17 +181,17 @@ func (m *Monitor) Close() error {
 // Status is what these reported last.
 func (m *Monitor) Status() []GPUStatus { return slices.Clone(*m.published.Load()) }
 
-// Run samples and waits for errors until ctx ends. A call of the driver that hangs then is left behind.
+// Run samples, waits for errors and lets people clear them until ctx ends. A call of the driver that hangs then is left behind.
 func (m *Monitor) Run(ctx context.Context) {
-	if m.source == nil {
-		return
-	}
 	samples, xids, answered := make(chan sampled), make(chan XID), make(chan Failure)
-	var asking sync.WaitGroup
-	asking.Go(func() { m.sample(ctx, samples) })
-	asking.Go(func() { m.waitXIDs(ctx, xids, answered) })
 	silent := time.NewTimer(m.config.Period + m.config.Bound)
 	defer silent.Stop()
+	var asking sync.WaitGroup
+	if m.source != nil {
+		asking.Go(func() { m.sample(ctx, samples) })
+		asking.Go(func() { m.waitXIDs(ctx, xids, answered) })
+		defer m.leave(&asking)
+	}
 	for ctx.Err() == nil {
 		select {
 		case s := <-samples:
@@ -193,12 +202,13 @@ func (m *Monitor) Run(ctx context.Context) {
 			m.note(x)
 		case f := <-answered:
 			m.say(f)
+		case do := <-m.clears:
+			do()
 		case <-silent.C:
 			m.silent()
 		case <-ctx.Done():
 		}
 	}
-	m.leave(&asking)
 }
 
 // leave closes the source once nobody asks it any more.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +20,15 @@ func (l *told) events() Events {
 		Health: func(g GPU, before Health) {
 			*l = append(*l, fmt.Sprintf("%s: %s -> %s", g.UUID, before.Level, g.Health))
 		},
-		XID:     func(g GPU, x XID) { *l = append(*l, fmt.Sprintf("%s: XID %d, %d", g.UUID, x.Code, x.Count)) },
+		XID: func(g GPU, x XID) { *l = append(*l, fmt.Sprintf("%s: XID %d, %d", g.UUID, x.Code, x.Count)) },
+		Faults: func(all Faults) {
+			for _, uuid := range slices.Sorted(maps.Keys(all)) {
+				*l = append(*l, fmt.Sprintf("keep %s: %v, asked %t", uuid, all[uuid].XIDs[0].Code, all[uuid].Asked))
+			}
+			if len(all) == 0 {
+				*l = append(*l, "keep nothing")
+			}
+		},
 		Failure: func(f Failure) { *l = append(*l, fmt.Sprintf("%s: %v", f.Call, f.Err)) },
 	}
 }
@@ -35,10 +44,16 @@ func (l *told) want(t *testing.T, lines ...string) {
 // watch runs do beside a monitor of a source.
 func watch(t *testing.T, f *fake, s Selection, do func(m *Monitor, l *told)) {
 	t.Helper()
+	watchFrom(t, f, s, nil, do)
+}
+
+// watchFrom is watch with what an earlier monitor has kept.
+func watchFrom(t *testing.T, f *fake, s Selection, kept Faults, do func(m *Monitor, l *told)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var l told
 		f.xids = make(chan XID) // of this bubble
-		m, err := Start(t.Context(), Config{Open: func() (Source, error) { return f, nil }, Select: s, Events: l.events()})
+		m, err := Start(t.Context(), Config{Open: func() (Source, error) { return f, nil }, Select: s, Events: l.events(), Faults: kept})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +101,7 @@ func TestAnXIDIsToldAndJudgedAtOnce(t *testing.T) {
 			f.xids <- x
 			synctest.Wait()
 		}
-		l.want(t, "GPU-1: XID 31, 1", "GPU-1: XID 31, 2", "GPU-1: XID 79, 1", "GPU-1: healthy -> sick: XID 79: it has fallen off the bus")
+		l.want(t, "GPU-1: XID 31, 1", "GPU-1: XID 31, 2", "GPU-1: XID 79, 1", "GPU-1: healthy -> sick: XID 79: it has fallen off the bus", "keep GPU-1: 79")
 		s := m.Status()
 		if len(s) != 1 || len(s[0].XIDs) != 2 || s[0].XIDs[0].Count != 2 || s[0].XIDs[0].At.IsZero() {
 			t.Errorf("status is %+v", s)
@@ -179,7 +194,9 @@ func TestStartWithoutADriver(t *testing.T) {
 		}
 		l.want(t, c.told...)
 		if err == nil {
-			m.Run(t.Context())
+			ended, end := context.WithCancel(t.Context())
+			end()
+			m.Run(ended)
 			if len(m.GPUs()) != 0 || m.Status() == nil {
 				t.Errorf("%v: processors are %v", c.wanted, m.Status())
 			}

@@ -21,6 +21,7 @@ func (m *Monitor) take(s sampled) bool {
 			continue
 		}
 		w.status.Readings = s.found[i].Readings
+		w.recovered(w.status.Readings)
 		if s.found[i].Peers != nil { // they do not change, and a source may tell them once
 			w.status.Peers = m.chosen(s.found[i].Peers)
 		}
@@ -64,6 +65,7 @@ func (m *Monitor) assess(reasons ...Reason) {
 		}
 	}
 	m.publish()
+	m.keep()
 }
 
 // sameReasons reports whether two healths have the same causes. Their texts may differ: they hold numbers and times.

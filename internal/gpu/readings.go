@@ -86,7 +86,8 @@ type GPUStatus struct {
 
 	Readings Readings `json:"readings"`
 	Peers    []Peer   `json:"peers"`
-	XIDs     []XID    `json:"xids"` // since the daemon started: the last of each code, in the order of codes
+	// XIDs are the last of each code, in the order of codes: since the daemon started, and those that say something about the processor until they are cleared.
+	XIDs []XID `json:"xids"`
 }
 
 // XID is an error of a processor that its driver reported.

@@ -40,6 +40,8 @@ type Config struct {
 	OpenGPUs func() (gpu.Source, error)
 	// SelectGPUs says which of them jobs may use. Default: all.
 	SelectGPUs gpu.Selection
+	// BootID names this boot of the host. Nil: the kernel does.
+	BootID func() (string, error)
 	// NoGPU says why this program can use none of them, whichever there are; empty: it can. Nil: it can.
 	NoGPU func() string
 	// WorkerCommand starts a worker; --assignment FILE is appended. Required.
@@ -89,6 +91,9 @@ func (c Config) withDefaults() (Config, error) {
 		c.NoGPU = func() string { return "" }
 	}
 	c.DriftHold = cmp.Or(c.DriftHold, 10*time.Second)
+	if c.BootID == nil {
+		c.BootID = bootID
+	}
 	if c.OpenGPUs == nil {
 		c.OpenGPUs = func() (gpu.Source, error) { return nil, gpu.ErrNone }
 	}

@@ -4,15 +4,34 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/server"
 )
 
 // startGPUs finds the graphics processors that jobs may use, and says what it finds. The caller runs the monitor.
 func startGPUs(ctx context.Context, c Config) (*gpu.Monitor, error) {
-	m, err := gpu.Start(ctx, gpu.Config{Open: c.OpenGPUs, Select: c.SelectGPUs, Events: gpuEvents(c.Log)})
+	events := gpuEvents(c.Log)
+	boot, err := c.BootID()
+	if err != nil {
+		return nil, err
+	}
+	events.Faults = func(all gpu.Faults) {
+		if err := checkpoint.WriteRecord(faultsPath(c.StateDir), faultsKind, faultsVersion, keptFaults{boot, all}, 0o640); err != nil {
+			c.Log.Error("the errors of GPUs are not kept; a sick one will be healthy after a restart of the daemon", zap.Error(err))
+		}
+	}
+	m, err := gpu.Start(ctx, gpu.Config{Open: c.OpenGPUs, Select: c.SelectGPUs, Events: events, Faults: readFaults(c, boot)})
 	if err != nil {
 		return nil, keyError("gpus", err, gpu.ErrSelection)
 	}
@@ -62,4 +81,52 @@ func gpuEvents(log *zap.Logger) gpu.Events {
 			log.Warn("the driver of the GPUs fails; this is said once", zap.String("call", f.Call), zap.Error(f.Err))
 		},
 	}
+}
+
+// keptFaults is the record of what XIDs said of GPUs.
+type keptFaults struct {
+	Boot string     `json:"boot"` // of the host, as its kernel names it: the next boot resets all GPUs
+	GPUs gpu.Faults `json:"gpus"`
+}
+
+const (
+	faultsKind    = "gpus"
+	faultsVersion = 1
+)
+
+func faultsPath(state string) string { return filepath.Join(state, "gpus") }
+
+// readFaults returns what is kept of this boot. A record that is damaged keeps no daemon, and no job of the CPU, from going on.
+func readFaults(c Config, boot string) gpu.Faults {
+	var kept keptFaults
+	err := checkpoint.ReadRecord(faultsPath(c.StateDir), faultsKind, faultsVersion, &kept)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		c.Log.Error("the errors that were kept of GPUs are lost; reset GPUs that were sick", zap.Error(err))
+	case kept.Boot == boot:
+		return kept.GPUs
+	}
+	return nil
+}
+
+// bootID is what the kernel calls this boot of the host.
+func bootID() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("ask the kernel which boot of the host this is: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+func (n *node) ClearGPU(ctx context.Context, ref string, by server.Peer) ([]api.NodeStatus, error) {
+	err := n.gpus.Clear(ctx, ref)
+	switch {
+	case errors.Is(err, gpu.ErrNoFault):
+		return nil, api.Errorf(http.StatusConflict, "clear GPU %s: %v", ref, err)
+	case err != nil:
+		return nil, fmt.Errorf("clear GPU %s: %w", ref, err)
+	}
+	n.log.Info("the errors of a GPU were cleared", zap.String("gpu", ref), zap.String("user", by.String()))
+	return n.Nodes(ctx)
 }

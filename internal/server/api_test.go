@@ -129,6 +129,10 @@ func (s *sent) Resume(context.Context, string, api.ResumeRequest, server.Peer) (
 	return s.job, nil
 }
 
+func (s *sent) ClearGPU(ctx context.Context, _ string, _ server.Peer) (n []api.NodeStatus, err error) {
+	return s.Nodes(ctx)
+}
+
 func (s *sent) Nodes(context.Context) (n []api.NodeStatus, err error) {
 	s.d.fill(reflect.ValueOf(&n).Elem())
 	return n, nil

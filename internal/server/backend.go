@@ -38,6 +38,8 @@ type Backend interface {
 	Model(ctx context.Context, ref string, w io.Writer) error
 	// Nodes returns the nodes of the cluster.
 	Nodes(ctx context.Context) ([]api.NodeStatus, error)
+	// ClearGPU forgets what errors said of a GPU, named by its index or UUID, for somebody, and returns the nodes.
+	ClearGPU(ctx context.Context, ref string, by Peer) ([]api.NodeStatus, error)
 	// Ready says whether the daemon can do its work: each condition, and what is wrong with it.
 	Ready(ctx context.Context) []Check
 	// NodeMetrics returns what the node says of itself.

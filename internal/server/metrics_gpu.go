@@ -35,7 +35,7 @@ func collectGPU(s *gpu.GPUStatus, gauge, counter send) {
 	gauge("gpu_retired_pages", "Pages of its memory that are not used any more.", maybe(r.RetiredPages), of...)
 	gauge("gpu_nvlinks", "NVLinks that are active.", maybe(r.NVLinks), of...)
 	for _, x := range s.XIDs {
-		counter("gpu_xid_errors_total", "Errors that the driver reported since the daemon started, by code.", known(x.Count), with("xid", strconv.FormatUint(x.Code, 10))...)
+		counter("gpu_xid_errors_total", "Errors that the driver reported since the daemon started, and those that were kept, by code.", known(x.Count), with("xid", strconv.FormatUint(x.Code, 10))...)
 	}
 }
 

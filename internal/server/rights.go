@@ -18,6 +18,7 @@ type right string
 const (
 	anyone right = "Whoever may open the socket."
 	owner  right = "The owner of the job, and administrators."
+	admin  right = "Administrators."
 )
 
 // rights decide who may do what. Root and the daemon's own user are administrators, and so are the members of a group.
@@ -43,10 +44,14 @@ func (a rights) owns(p Peer, s *api.JobStatus) bool {
 
 // forbidden refuses somebody who does not own a job, and says who may and how to become one of them.
 func (a rights) forbidden(p Peer, s *api.JobStatus) error {
-	name := UserName(p.UID)
 	return api.Errorf(http.StatusForbidden, "job %s (%s) belongs to %s and you are %s: only its owner, root and members of the group %s may read, "+
-		"export or cancel it; to become a member: sudo usermod -aG %s %s, then log in again",
-		s.ID, s.Name, describeUser(s.Owner, s.OwnerUID), p, a.adminGroup, a.adminGroup, name)
+		"export or cancel it; %s",
+		s.ID, s.Name, describeUser(s.Owner, s.OwnerUID), p, a.adminGroup, a.join(p))
+}
+
+// join says how a user becomes an administrator.
+func (a rights) join(p Peer) string {
+	return fmt.Sprintf("to become a member: sudo usermod -aG %s %s, then log in again", a.adminGroup, UserName(p.UID))
 }
 
 // guard answers only those who have the right. The handler behind it gets a job by its id.
@@ -61,14 +66,22 @@ func (h *handler) guard(need right, next http.Handler) http.Handler {
 }
 
 func (h *handler) permit(need right, r *http.Request) error {
+	if need == anyone {
+		return nil
+	}
+	peer, err := peerFrom(r.Context())
+	if err != nil {
+		return api.Errorf(http.StatusForbidden, "%s %s: who asks is not known: %v", r.Method, r.URL.Path, err)
+	}
 	switch need {
 	case anyone:
+	case admin:
+		if !h.rights.administers(peer) {
+			return api.Errorf(http.StatusForbidden, "%s %s: you are %s, and only root and members of the group %s may do this; %s",
+				r.Method, r.URL.Path, peer, h.rights.adminGroup, h.rights.join(peer))
+		}
 		return nil
 	case owner:
-		peer, err := peerFrom(r.Context())
-		if err != nil {
-			return api.Errorf(http.StatusForbidden, "%s %s: who asks is not known: %v", r.Method, r.URL.Path, err)
-		}
 		s, err := h.backend.Job(r.Context(), r.PathValue("job"))
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -185,9 +186,26 @@ func TestTheListShowsOfOthersWhatIsPublic(t *testing.T) {
 func TestEveryRouteDeclaresWhoMayUseIt(t *testing.T) {
 	for _, r := range (&handler{backend: &private{}, log: zap.NewNop()}).routes() {
 		ofJob := strings.Contains(r.path, "{job}")
-		if r.who != owner && r.who != anyone || ofJob != (r.who == owner) {
+		if !slices.Contains([]right{anyone, owner, admin}, r.who) || ofJob != (r.who == owner) {
 			t.Errorf("%s %s is for %q", r.method, r.path, r.who)
 		}
+	}
+}
+
+func (b *private) ClearGPU(_ context.Context, ref string, _ Peer) ([]api.NodeStatus, error) {
+	b.asked = append(b.asked, ref)
+	return nil, nil
+}
+
+func TestAGPUIsClearedByAdministrators(t *testing.T) {
+	b := &private{}
+	path := api.PathGPUs + "/GPU-a/clear"
+	w := ask(t, b, asker{peer: Peer{UID: stranger}}, "no-such-group", http.MethodPost, path)
+	if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "usermod -aG no-such-group 54321") || len(b.asked) > 0 {
+		t.Errorf("a stranger is told %d %s", w.Code, w.Body)
+	}
+	if w := ask(t, b, asker{peer: Peer{UID: 0}}, "no-such-group", http.MethodPost, path); w.Code != http.StatusOK || !slices.Equal(b.asked, []string{"GPU-a"}) {
+		t.Errorf("root is told %d %s; asked was for %v", w.Code, w.Body, b.asked)
 	}
 }
 

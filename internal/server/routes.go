@@ -82,14 +82,14 @@ func ofJob[A any](r route, f func(context.Context, string) (A, error)) route {
 	return answering(r, func(q *http.Request) (A, error) { return f(q.Context(), q.PathValue("job")) })
 }
 
-// byPeer answers with what f does with the job in the path for whoever asks.
-func byPeer[A any](r route, f func(context.Context, string, Peer) (A, error)) route {
+// byPeer answers with what f does with what the path names for whoever asks.
+func byPeer[A any](r route, what string, f func(context.Context, string, Peer) (A, error)) route {
 	return answering(r, func(q *http.Request) (answer A, err error) {
 		peer, err := peerFrom(q.Context())
 		if err != nil {
 			return answer, err
 		}
-		return f(q.Context(), q.PathValue("job"), peer)
+		return f(q.Context(), q.PathValue(what), peer)
 	})
 }
 
@@ -131,6 +131,10 @@ func (h *handler) routes() []route {
 		}, b.DryRun),
 		answering(route{method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, does: "List the nodes of the cluster."},
 			func(q *http.Request) ([]api.NodeStatus, error) { return b.Nodes(q.Context()) }),
+		byPeer(route{
+			method: http.MethodPost, path: api.PathGPUs + "/{gpu}/clear", name: "clearGPU", who: admin,
+			does: "Forget what errors (XIDs) said of a GPU: it is well again. What its readings say stays.",
+		}, "gpu", b.ClearGPU),
 		answering(route{method: http.MethodGet, path: api.PathVersion, name: "version", who: anyone, does: "Say which program this is."},
 			func(*http.Request) (api.VersionInfo, error) { return b.Version(), nil }),
 		{
@@ -152,7 +156,7 @@ func (h *handler) jobRoutes() []route {
 		byPeer(route{
 			method: http.MethodPost, path: job + "/cancel", name: "cancel", who: owner, does: "Ask a job to commit and stop, without waiting for it.",
 			status: http.StatusAccepted,
-		}, b.Cancel),
+		}, "job", b.Cancel),
 		fromBody(route{
 			method: http.MethodPost, path: job + "/resume", name: "resume", who: owner,
 			does:   "Restart a job that failed, was cancelled or is waiting from a committed round.",
@@ -162,7 +166,7 @@ func (h *handler) jobRoutes() []route {
 		}),
 		byPeer(route{
 			method: http.MethodDelete, path: job, name: "remove", who: owner, does: "Forget an ended job and delete what is kept of it; send its last status.",
-		}, b.Remove),
+		}, "job", b.Remove),
 		{
 			method: http.MethodGet, path: job + "/watch", name: "watch", who: owner,
 			does:   "Send the job's status whenever it changes, at most 4 times a second; the last one has ended.",
