@@ -67,6 +67,8 @@ func (c *checker) checkDevices() {
 	switch {
 	case c.Has("devices.gpu") && d.Kind != KindGPU && d.Kind != KindAuto:
 		c.refuse("devices.gpu", "", "devices.gpu is read by the kinds gpu and auto only; devices.kind is %s", d.Kind)
+	case c.Has("devices.gpu") && c.Has("devices.cpu") && d.Kind == KindAuto:
+		c.refuse("devices.kind", "gpu", "devices.gpu and devices.cpu are both given, and devices.kind auto would read one of them alone; say which by devices.kind")
 	case c.Has("devices.cpu.count") && d.Kind == KindGPU:
 		c.refuse("devices.cpu.count", "devices.gpu.count", "devices.cpu.count is not read by the kind gpu; devices.gpu.count says how many GPUs the job takes")
 	case !emulated && c.Has("devices.emulated"):

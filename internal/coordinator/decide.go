@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/words"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 // The rules' numbers.
@@ -41,7 +42,7 @@ func decide(w snapshot) []decision {
 				free -= j.cores
 				memory -= j.memory
 				gpus -= j.gpus
-			} else if d.choice == wait && queue == "" && j.gpus <= len(gpu.Usable(w.gpus)) { // one that waits for a person holds nobody up
+			} else if d.choice == wait && queue == "" && !j.short { // one that waits for a person holds nobody up
 				queue = j.ID
 			}
 		case j.State == cluster.Tuning:
@@ -157,8 +158,8 @@ func lacking(w snapshot, j *observed, left room) (all []string) {
 	if j.cores > left.cores && left.cores < w.cores {
 		all = append(all, coreNeed(j.cores, left.cores, w.cores))
 	}
-	if j.gpus > left.gpus {
-		all = append(all, gpuNeed(j.gpus, left.gpus, w.gpus))
+	if j.lacksGPUs(left.gpus) {
+		all = append(all, gpuNeed(j.gpus, j.spec.Job.Devices.GPU, left.gpus, w.gpus))
 	}
 	if w.memory > 0 && j.memory > left.memory && left.memory < w.memory {
 		all = append(all, fmt.Sprintf("needs %s of memory, %s of %s are not promised to other jobs",
@@ -177,17 +178,26 @@ func coreNeed(need, free, node int) string {
 
 func coreCount(n int) string { return words.Count(n, "core") }
 
+// lacksGPUs reports whether fewer GPUs are free, and large enough, than a job takes.
+func (j *observed) lacksGPUs(free int) bool { return j.gpus > 0 && j.gpus > free-j.small }
+
 // gpuNeed says how many GPUs a job needs, what the node has of them, and what is to be done where those are too few.
-func gpuNeed(need, free int, all []gpu.GPU) string {
-	text := fmt.Sprintf("needs %s, %d of the node's %d are free", words.Count(need, "GPU"), max(free, 0), len(all))
-	if len(all) < need {
-		text = fmt.Sprintf("needs %s, and jobs may use %d of this node: see what avgpiped gpus says and what the configuration has as gpus; after a change, "+
-			"restart the daemon", words.Count(need, "GPU"), len(all))
+func gpuNeed(need int, of job.GPU, free int, all []gpu.GPU) string {
+	what := words.Count(need, "GPU")
+	if of.Memory > 0 {
+		what += " with " + words.Bytes(int64(of.Memory)) + " of memory"
 	}
-	said := []string{text}
+	said := []string{fmt.Sprintf("needs %s, %d of the node's %d are free", what, max(free, 0), len(all))}
+	if len(all) < need {
+		said[0] = fmt.Sprintf("needs %s, and jobs may use %d of this node: see what avgpiped gpus says and what the configuration has as gpus; after a change, "+
+			"restart the daemon", what, len(all))
+	}
 	for _, g := range all {
-		if g.Health.Level == gpu.Sick {
+		switch {
+		case g.Health.Level == gpu.Sick:
 			said = append(said, fmt.Sprintf("%s is %s", g, g.Health))
+		case g.MemoryBytes < int64(of.Memory):
+			said = append(said, fmt.Sprintf("%s has %s", g, words.Bytes(g.MemoryBytes)))
 		}
 	}
 	return strings.Join(said, "; ")

@@ -84,7 +84,7 @@ func decideLost(w snapshot, j *observed) decision {
 	case w.now.Before(retryAt):
 		return decision{reason: fmt.Sprintf("restart %d of %d in %v: %s", j.deaths, w.limits.RetryLimit-1, retryAt.Sub(w.now).Round(time.Millisecond), why)}
 	}
-	if j.gpus > w.freeGPUs+j.kept {
+	if j.lacksGPUs(w.freeGPUs + j.kept) {
 		return decision{choice: awaitGPUs, reason: fmt.Sprintf("%s; it had %s", why, strings.Join(j.had, ", "))}
 	}
 	return decision{choice: place, reason: why}

@@ -148,6 +148,12 @@ func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 		j.stopAt = 0
 	case "gpus":
 		j.gpus = int(number(t, a))
+	case "short":
+		j.short = true
+	case "small":
+		j.small = int(number(t, a))
+	case "gpu-memory":
+		j.spec.Job.Devices.GPU.Memory = job.Factor(number(t, a))
 	case "had":
 		j.had = a.Vals
 	case "kept":

@@ -22,6 +22,8 @@ type observed struct {
 	spec     *spec.Spec
 	cores    int      // that it computes on, on all nodes together, or is tuned on
 	gpus     int      // that it takes
+	short    bool     // the node has fewer that are large enough and not sick, whoever has them
+	small    int      // of those that nobody has, the ones with too little memory for it
 	had      []string // those of its placement, by UUID
 	kept     int      // of them, the ones that are there and not sick
 	sick     string   // why one of those that it has, or is tuned on, must not be used; "": none is sick

@@ -7,6 +7,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 // Remove has an ended job removed.
@@ -40,7 +41,7 @@ func (c *Coordinator) reserve(ctx context.Context, need, gpus int) (at placement
 			return
 		}
 		if gpus > len(free.gpus) {
-			why = "waiting for GPUs: " + gpuNeed(gpus, len(free.gpus), s.gpus)
+			why = "waiting for GPUs: " + gpuNeed(gpus, job.GPU{}, len(free.gpus), s.gpus)
 			return
 		}
 		at = tuningPlace(c.here.Name, free, need, gpus)

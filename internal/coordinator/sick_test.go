@@ -1,6 +1,7 @@
 package coordinator_test
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -92,6 +93,30 @@ func TestAJobThatWaitsForGPUsIsCancelled(t *testing.T) {
 		}
 		if j := r.until(id, "ends", ended); j.State != cluster.Cancelled || j.CommittedRound() == 0 {
 			t.Errorf("%s at round %d: %s", j.State, j.CommittedRound(), j.Reason)
+		}
+	})
+}
+
+// A job that was admitted to larger GPUs than the host has now waits for such.
+func TestAJobWaitsForGPUsThatAreLargeEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, g := newGPURig(t)
+		defer r.end()
+		id := r.submitWith("long", 1e6, func(j *job.Job) {
+			onGPUs(1)(j)
+			j.Devices.GPU.Memory = 60 << 30
+		})
+		time.Sleep(5 * time.Second)
+		want := "queued: needs 1 GPU with 64.4 GB of memory, 1 of the node's 1 are free; GPU 0 (A100, GPU-a) has 42.9 GB"
+		if v := r.Published().Jobs[id]; v.Note != want {
+			t.Errorf("the reason is %q, want %q", v.Note, want)
+		}
+		large := gpu.GPU{Index: 1, UUID: "GPU-b", Name: "A100", MemoryBytes: 80 << 30, Health: gpu.Health{Level: gpu.Healthy}}
+		all := append(slices.Clone(*g.Load()), large)
+		g.Store(&all)
+		j := r.until(id, "commits", committed)
+		if !strings.Contains(string(j.Placement), `"gpu":"GPU-b"`) {
+			t.Errorf("placed %s", j.Placement)
 		}
 	})
 }

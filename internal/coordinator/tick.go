@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -76,13 +77,19 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		c.takeGPUs(o, all)
 		s.jobs = append(s.jobs, o)
 	}
-	s.freeGPUs = len(c.free(s)[c.here.Name].gpus)
+	free := c.free(s)
+	s.freeGPUs = len(free[c.here.Name].gpus)
+	for _, o := range s.jobs {
+		o.small = s.freeGPUs - len(c.fitting(o, free)[c.here.Name].gpus)
+	}
 	return s
 }
 
 // takeGPUs notes which GPUs a job takes, and how those are that it has.
 func (c *Coordinator) takeGPUs(o *observed, all map[string]resources) {
 	o.gpus, o.had, o.kept, o.sick = o.spec.GPUs(), nil, 0, ""
+	all = c.fitting(o, all)
+	o.short = o.gpus > len(all[c.here.Name].gpus)
 	switch {
 	case placed(o.Job):
 		p := placementOf(o.Job)
@@ -91,6 +98,25 @@ func (c *Coordinator) takeGPUs(o *observed, all map[string]resources) {
 	case o.tunes():
 		o.sick = c.sick(o.tuning.place)
 	}
+}
+
+// fitting are resources but for the GPUs that have less memory than a job may take of each: the host may have got others since it was admitted.
+func (c *Coordinator) fitting(o *observed, r map[string]resources) map[string]resources {
+	if o.gpus == 0 {
+		return r
+	}
+	fit := maps.Clone(r)
+	for _, n := range c.config.Nodes {
+		one := fit[n.Name]
+		one.gpus = nil
+		for _, g := range n.usable() {
+			if slices.Contains(r[n.Name].gpus, g.UUID) && g.MemoryBytes >= int64(o.spec.Job.Devices.GPU.Memory) {
+				one.gpus = append(one.gpus, g.UUID)
+			}
+		}
+		fit[n.Name] = one
+	}
+	return fit
 }
 
 // sick says why one of the GPUs of a placement must not be used any more; "" where none is sick.
@@ -129,7 +155,7 @@ func (c *Coordinator) begin(o *observed, d decision, free map[string]resources) 
 		a.taking = c.choosePlaces(o, free)
 		o.taking, free = a.taking, without(free, a.taking)
 	case tune:
-		if here := free[c.here.Name]; o.cores <= len(here.cores) && o.gpus <= len(here.gpus) {
+		if here := c.fitting(o, free)[c.here.Name]; o.cores <= len(here.cores) && o.gpus <= len(here.gpus) {
 			a.taking = tuningPlace(c.here.Name, here, o.cores, o.gpus)
 		}
 		o.taking, free = a.taking, without(free, a.taking)
@@ -153,7 +179,8 @@ func placed(j *cluster.Job) bool { return j.State == cluster.Starting || j.State
 // choosePlaces says where a job goes. One that comes back keeps its cores and GPUs, of which those that are sick are replaced; after it has
 // waited without them, it gets them again if they are free.
 func (c *Coordinator) choosePlaces(o *observed, free map[string]resources) placement {
-	all := c.all()
+	all := c.fitting(o, c.all())
+	free = c.fitting(o, free)
 	from := free
 	if o.hold == nil {
 		from = all

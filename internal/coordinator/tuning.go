@@ -128,7 +128,7 @@ func decideTuning(w snapshot, j *observed) decision {
 	case w.now.Before(retryAt):
 		return decision{reason: fmt.Sprintf("tuning again, %d of %d, in %v: %s",
 			j.deaths, w.limits.RetryLimit-1, retryAt.Sub(w.now).Round(time.Millisecond), t.cause)}
-	case j.gpus > w.freeGPUs:
+	case j.lacksGPUs(w.freeGPUs):
 		return decision{choice: awaitGPUs, reason: cmp.Or(t.cause, "the daemon was restarted")}
 	case t.cause == "":
 		return decision{choice: tune, reason: "the daemon was restarted; tuning again"}

@@ -3,7 +3,6 @@ package spec
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/footprint"
@@ -33,11 +32,19 @@ func (f *Facts) sizer(j *job.Job) (*footprint.Sizer, error) {
 
 // shortText says what is short on a device.
 func shortText(s *tuner.Shortage) string {
-	stages := fmt.Sprintf("stages %s on one device need", strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Stages), " ", ", "), "[]"))
-	if len(s.Stages) == 1 {
-		stages = fmt.Sprintf("stage %d needs", s.Stages[0])
+	need := " needs"
+	if len(s.Stages) > 1 {
+		need = " on one device need"
 	}
-	return fmt.Sprintf("%s %d bytes, and the memory of its device is %d: %d bytes short", stages, s.Need, s.Capacity, s.Bytes())
+	return fmt.Sprintf("%s %d bytes, and the memory of its device is %d: %d bytes short", stagesText(s.Stages)+need, s.Need, s.Capacity, s.Bytes())
+}
+
+// stagesText names stages for people.
+func stagesText(all []int) string {
+	if len(all) == 1 {
+		return fmt.Sprintf("stage %d", all[0])
+	}
+	return "stages " + strings.Trim(strings.ReplaceAll(fmt.Sprint(all), " ", ", "), "[]")
 }
 
 // arrangement is a job of known counts with what follows from them alone.
@@ -178,15 +185,15 @@ func (a *arrangement) homes() (devices []int64, homes []int) {
 // whyMemory says what the job takes of the memory of its GPUs and of the host's, as predicted.
 func (a *arrangement) whyMemory() string {
 	devices, homes := a.homes()
-	on, in, host := make([]int64, len(devices)), make([][]string, len(devices)), int64(0)
+	on, in, host := make([]int64, len(devices)), make([][]int, len(devices)), int64(0)
 	for s, m := range a.memory {
 		at := homes[s]
-		on[at], in[at], host = on[at]+m.OnDevice(), append(in[at], strconv.Itoa(s)), host+m.Total()-m.OnDevice()
+		on[at], in[at], host = on[at]+m.OnDevice(), append(in[at], s), host+m.Total()-m.OnDevice()
 	}
 	var text strings.Builder
 	text.WriteString("memory, as predicted:")
 	for d := range devices {
-		fmt.Fprintf(&text, " GPU %d %s of %s, with stages %s;", d, words.Bytes(on[d]+footprint.ContextBytes), words.Bytes(devices[d]+footprint.ContextBytes), strings.Join(in[d], ", "))
+		fmt.Fprintf(&text, " GPU %d %s of %s, with %s;", d, words.Bytes(on[d]+footprint.ContextBytes), words.Bytes(devices[d]+footprint.ContextBytes), stagesText(in[d]))
 	}
 	return text.String() + " the host " + words.Bytes(host)
 }

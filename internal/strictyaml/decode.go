@@ -188,7 +188,7 @@ func (f *Field) readText(n *Node) (x reflect.Value, near string, ok bool) {
 func (f *Field) readNumber(n *Node) (x reflect.Value, near string, ok bool) {
 	number, ok := n.Number()
 	if !ok {
-		return x, unquoted(n), false
+		return x, cmp.Or(unquoted(n), f.size(n.Scalar)), false
 	}
 	near = f.closest(number)
 	if number < 0 && !f.holds(0) && f.holds(-number) {
@@ -221,6 +221,26 @@ func (f *Field) readNumber(n *Node) (x reflect.Value, near string, ok bool) {
 		near = strconv.FormatFloat(whole, 'f', -1, 64)
 	}
 	return x, near, false
+}
+
+// sizes are numbers of bytes that people write with a unit; numbers here have none.
+var sizes = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([kKMGT])(i?)[bB]?$`)
+
+// size is the number that a size with a unit means, where the field can hold it; else "".
+func (f *Field) size(text string) string {
+	parts := sizes.FindStringSubmatch(text)
+	if parts == nil {
+		return ""
+	}
+	base, power := 1000.0, strings.Index("kmgt", strings.ToLower(parts[2]))+1
+	if parts[3] != "" {
+		base = 1024
+	}
+	x, err := strconv.ParseFloat(parts[1], 64)
+	if x *= math.Pow(base, float64(power)); err != nil || !f.holds(x) {
+		return ""
+	}
+	return strconv.FormatFloat(x, 'f', -1, 64)
 }
 
 func (f *Field) duration(n *Node) (t time.Duration, near string, ok bool) {
