@@ -129,6 +129,10 @@ func (s *sent) Resume(context.Context, string, api.ResumeRequest, server.Peer) (
 	return s.job, nil
 }
 
+func (f *fake) ClearGPU(ctx context.Context, _ string, _ server.Peer) ([]api.NodeStatus, error) {
+	return f.Nodes(ctx)
+}
+
 func (s *sent) ClearGPU(ctx context.Context, _ string, _ server.Peer) (n []api.NodeStatus, err error) {
 	return s.Nodes(ctx)
 }

@@ -145,10 +145,6 @@ func (f *fake) Model(_ context.Context, _ string, w io.Writer) error {
 	return f.modelErr
 }
 
-func (f *fake) ClearGPU(ctx context.Context, _ string, _ server.Peer) ([]api.NodeStatus, error) {
-	return f.Nodes(ctx)
-}
-
 func (f *fake) Nodes(context.Context) ([]api.NodeStatus, error) {
 	return []api.NodeStatus{{ID: "n"}}, f.failure
 }
