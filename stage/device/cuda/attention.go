@@ -31,21 +31,34 @@ func tilesOf(h heads) tiles {
 	return tiles{min(mostQueries, queryFloats/h.S), min(mostKeys, keyFloats/h.S)}
 }
 
-// Blocks that multiply by matrix units hold so many queries, or keys, and have so many threads: HELD and WARPS of kernels/attention_mma.cu.
-const (
-	heldRows    = 64
-	heldThreads = 128
-)
+// heldRows is how many queries, or keys, a block holds whose kernel keeps its sums in registers: HELD of kernels/attention_mma.cu, BLOCK_ROWS of
+// kernels/attention_f32.cu.
+const heldRows = 64
 
-// byMatrixUnits names the form of a kernel for operands of BF16, by the width that heads are padded to. It is "" where there is none.
-func byMatrixUnits(kernel string, q device.Mem, s int) string {
-	switch {
-	case q.Type() != device.BF16 || s > 128:
+// forms are the names of a kernel that keeps its sums in registers: for operands of F32 and of BF16, with heads padded to 64 and to 128 elements.
+type forms [2][2]string
+
+func formsOf(kernel string) forms {
+	return forms{{kernel + "_floats_64", kernel + "_floats_128"}, {kernel + "_64", kernel + "_128"}}
+}
+
+var heldAttention, heldQueries, heldKeys = formsOf("attention"), formsOf("attention_queries"), formsOf("attention_keys")
+
+// of names the one for operands like q, with heads of s elements. It is "" for wider heads.
+func (f *forms) of(q device.Mem, s int) string {
+	if s > 128 {
 		return ""
-	case s > 64:
-		return kernel + "_128"
 	}
-	return kernel + "_64"
+	return f[truth(q.Type() == device.BF16)][truth(s > 64)]
+}
+
+// held runs it on a block for each heldRows of so many rows, in so many heads.
+func (c *call) held(q device.Mem, heads, rows int) {
+	threads := 128
+	if q.Type() == device.F32 {
+		threads = 256
+	}
+	c.on(heads*blocks(rows, heldRows), 1, threads)
 }
 
 // headsOf are those of attention without a cache.
@@ -72,8 +85,8 @@ func (d *Device) attention(o *device.Attention) {
 }
 
 func (d *Device) attend(out, saved, q, k, v device.Mem, h heads) {
-	if kernel := byMatrixUnits("attention", q, h.S); kernel != "" {
-		d.launch(kernel).mem(out).mem(saved).mem(q).mem(k).mem(v).heads(h).on(h.B*h.H*blocks(h.T, heldRows), 1, heldThreads)
+	if kernel := heldAttention.of(q, h.S); kernel != "" {
+		d.launch(kernel).mem(out).mem(saved).mem(q).mem(k).mem(v).heads(h).held(q, h.B*h.H, h.T)
 		return
 	}
 	d.launch("attention").mem(out).mem(saved).mem(q).mem(k).typed(v).tiled(h).blocks(h.B * h.H * blocks(h.T, tilesOf(h).queries))
@@ -81,16 +94,16 @@ func (d *Device) attend(out, saved, q, k, v device.Mem, h heads) {
 
 func (d *Device) attentionBackward(o *device.AttentionBackward) {
 	h := headsOf(o.AttentionShape)
-	if kernel := byMatrixUnits("attention_queries", o.Q, h.S); kernel != "" {
+	if kernel := heldQueries.of(o.Q, h.S); kernel != "" {
 		s, ok := d.scratchOf(o)
 		if !ok {
 			return
 		}
 		means := s.take(device.F32, h.Saved())
 		d.launch(kernel).mem(o.DQ).mem(means).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Out).mem(o.Saved).heads(h).
-			on(h.B*h.H*blocks(h.T, heldRows), 1, heldThreads)
-		d.launch(byMatrixUnits("attention_keys", o.Q, h.S)).mem(o.DK).mem(o.DV).mem(means).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Saved).heads(h).
-			on(h.B*h.KV*blocks(h.T, heldRows), 1, heldThreads)
+			held(o.Q, h.B*h.H, h.T)
+		d.launch(heldKeys.of(o.Q, h.S)).mem(o.DK).mem(o.DV).mem(means).mem(o.DOut).mem(o.Q).mem(o.K).mem(o.V).mem(o.Saved).heads(h).
+			held(o.Q, h.B*h.KV, h.T)
 		return
 	}
 	brain, t := o.Q.Type() == device.BF16, tilesOf(h)

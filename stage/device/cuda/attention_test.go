@@ -10,7 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
 )
 
-func TestAttentionOfBF16IsByMatrixUnits(t *testing.T) {
+func TestAttentionIsByTheFormForItsTypeAndWidth(t *testing.T) {
 	library := cudatest.Library(t)
 	for _, x := range []struct {
 		kind device.Type
@@ -22,7 +22,9 @@ func TestAttentionOfBF16IsByMatrixUnits(t *testing.T) {
 		{device.BF16, 72, "attention_128"},
 		{device.BF16, 128, "attention_128"},
 		{device.BF16, 136, "attention"},
-		{device.F32, 64, "attention"},
+		{device.F32, 64, "attention_floats_64"},
+		{device.F32, 128, "attention_floats_128"},
+		{device.F32, 136, "attention"},
 	} {
 		t.Run(fmt.Sprintf("%v heads of %d", x.kind, x.s), func(t *testing.T) {
 			d := open(t, library)

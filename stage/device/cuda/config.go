@@ -30,6 +30,8 @@ type Config struct {
 	OwnProducts bool
 	// OwnConvolutions makes convolutions products, whatever there is.
 	OwnConvolutions bool
+	// TF32 says that products and convolutions of F32 may round their operands to TF32, which matrix units multiply some eight times as fast as F32.
+	TF32 bool
 	// Launches is how operations are given to the processor. Default Graphs.
 	Launches Launches
 }

@@ -34,6 +34,7 @@ type Device struct {
 	call      call
 	graphs    graphs
 	launches  Launches
+	tf32      bool
 	events    [64]event
 	next      int
 	memory    map[unsafe.Pointer]int64 // bytes of what Alloc returned
@@ -76,7 +77,7 @@ func Open(c Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cuda device: %w", err)
 	}
-	d := &Device{processor: on, name: on.about, open: true, launches: cmp.Or(c.Launches, Graphs), memory: map[unsafe.Pointer]int64{}, tables: map[*float32]device.Mem{}}
+	d := &Device{processor: on, name: on.about, open: true, launches: cmp.Or(c.Launches, Graphs), tf32: c.TF32, memory: map[unsafe.Pointer]int64{}, tables: map[*float32]device.Mem{}}
 	d.enter()
 	err = d.prepare(c)
 	d.leave()
@@ -141,7 +142,7 @@ func (d *Device) chooseProducts(c Config) (products string, err error) {
 	if d.workspace, err = d.allocate(blas.WorkspaceBytes); err != nil {
 		return "products by cuBLAS", err
 	}
-	d.blas, err = blas.Open(unsafe.Pointer(d.stream.C()), uintptr(d.workspace))
+	d.blas, err = blas.Open(unsafe.Pointer(d.stream.C()), uintptr(d.workspace), c.TF32)
 	switch {
 	case errors.Is(err, blas.NoMemory):
 		return "products by cuBLAS", err

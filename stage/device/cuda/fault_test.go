@@ -200,8 +200,8 @@ func TestAStageTakesItsPrice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if needs := kind == "llama" || compute == device.BF16; needs != (price.Workspace > 0) { // tables of rotations, sums in float32
-				t.Errorf("%s in %v: the price has %d bytes of workspace", kind, compute, price.Workspace)
+			if price.Workspace == 0 { // means of the backward of attention, tables of rotations, sums in float32
+				t.Errorf("%s in %v: the price has no workspace", kind, compute)
 			}
 			for i := range uint64(3) {
 				if took := int64(library.Held() - before); took != price.Total()+price.Workspace {

@@ -111,9 +111,16 @@ func (c *call) on(x, y, threads int) {
 	if x == 0 || y == 0 || d.graphs.gathering {
 		return
 	}
-	if err := d.kernels[c.kernel].Launch(x, y, 1, threads, 1, 1, 0, d.stream, c.pointers[:c.n]); err != nil {
+	if err := d.kernels[c.kernel].Launch(x, y, 1, threads, 1, 1, dynamicShared[c.kernel], d.stream, c.pointers[:c.n]); err != nil {
 		d.check(fmt.Sprintf("launch %s on %d by %d blocks of %d threads", c.kernel, x, y, threads), err)
 	}
+}
+
+// dynamicShared is the bytes of shared memory that kernels ask for when they are launched, as kernels/attention_f32.cu has them: more than the 48 KiB
+// that a kernel may declare, and no more than the 99 KiB that processors of compute capability 8.0 or above have at least.
+var dynamicShared = map[string]int{
+	"attention_floats_64": 69632, "attention_queries_floats_64": 61440, "attention_keys_floats_64": 61440,
+	"attention_floats_128": 76800, "attention_queries_floats_128": 89600, "attention_keys_floats_128": 89600,
 }
 
 // blocks is how many blocks of a size hold n.

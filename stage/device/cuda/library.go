@@ -22,7 +22,7 @@ func (d *Device) taken(l lowering) (taken, bool) {
 	if d.dnn == nil || l.direct() {
 		return taken{}, false
 	}
-	plan := d.dnn.Plan(l.form, l.ConvolutionShape, l.operands == device.BF16)
+	plan := d.dnn.Plan(l.form, l.ConvolutionShape, l.operands == device.BF16 || d.tf32)
 	return taken{l, plan}, plan != nil
 }
 

@@ -91,7 +91,7 @@ func openBLAS(stream cu.Stream) error {
 	if err != nil {
 		return nil //nolint:nilerr // somebody else has the memory
 	}
-	h, err := blas.Open(unsafe.Pointer(stream.C()), uintptr(workspace))
+	h, err := blas.Open(unsafe.Pointer(stream.C()), uintptr(workspace), false)
 	if err == nil {
 		err = h.Close()
 	}

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"gorgonia.org/cu"
+
+	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
 )
 
 // leastCapability is the major number of the oldest processors that the kernels are compiled for.
@@ -130,6 +132,12 @@ func (p *processor) find(code string) (err error) {
 	for _, name := range kernelNames.FindAllStringSubmatch(code, -1) {
 		if p.kernels[name[1]], err = p.module.Function(name[1]); err != nil {
 			return fmt.Errorf("find the kernel %s: %w", name[1], err)
+		}
+	}
+	for name, bytes := range dynamicShared {
+		kernel := p.kernels[name]
+		if err := driver.AllowShared(*(*unsafe.Pointer)(unsafe.Pointer(&kernel)), bytes); err != nil {
+			return fmt.Errorf("kernel %s: %d bytes: %w", name, bytes, err)
 		}
 	}
 	return nil

@@ -33,13 +33,14 @@ func (d *Device) widens(o *device.MatMul) bool {
 	return d.blas != nil && blas.Takes(o) && !o.Bias.Absent() && o.C.Type() != device.F32
 }
 
-// multiply runs a product on cuBLAS. With a bias it is added to rows of the bias, or, where C is BF16, to nothing in wider scratch: C is
-// rounded once.
+// multiply runs a product on cuBLAS. A bias is added in the same pass where cublasLt takes the shape. Else the product is added to rows of the
+// bias, or, where C is BF16, to nothing in wider scratch: C is rounded once either way.
 func (d *Device) multiply(o *device.MatMul) {
 	n := o.C.Len()
 	switch {
 	case o.Bias.Absent():
 		d.check("multiply", d.blas.MatMul(o.C, o, o.Accumulate))
+	case d.multiplyBiased(o):
 	case o.C.Type() == device.F32:
 		d.fillRows(o.C, o.Bias)
 		d.check("multiply", d.blas.MatMul(o.C, o, true))
@@ -50,6 +51,26 @@ func (d *Device) multiply(o *device.MatMul) {
 			d.launch("add_bias").typed(o.C).mem(wide).mem(o.Bias).int(o.N).packRows(o.M, o.N)
 		}
 	}
+}
+
+// multiplyBiased is multiply of a product with a bias in one pass. It is false where there is no such. The bias is of C's type there.
+func (d *Device) multiplyBiased(o *device.MatMul) bool {
+	bias := o.Bias
+	if o.C.Type() == device.BF16 {
+		s, ok := d.scratchOf(o)
+		if !ok {
+			return true // the failure is kept
+		}
+		bias = s.take(device.BF16, o.N)
+	}
+	if !d.blas.TakesBias(o, bias) {
+		return false
+	}
+	if bias != o.Bias {
+		d.copyTo(bias, o.Bias)
+	}
+	d.check("multiply", d.blas.Biased(o, bias))
+	return true
 }
 
 // fillRows sets each row of c to a bias: what is added to it has one.

@@ -105,7 +105,7 @@ func (d *Device) embedBackward(o *device.EmbedBackward) {
 	rows, width := o.IDs.Len(), o.Width()
 	table := o.DTokens.Len() / width
 	d.launch("embed_backward").mem(o.DTokens).mem(o.DOut).mem(o.IDs).int(rows).int(width).int(table).refusing(embedBackwardIDs).
-		on(min(table, mostBlocks), blocks(width, blockThreads), blockThreads)
+		on(min(table, mostBlocks), 1, min(max(blocks(width, warp)*warp, blockThreads), 1024))
 	if !o.DPositions.Absent() {
 		n := o.T * width
 		d.launch("embed_backward_positions").mem(o.DPositions).mem(o.DOut).int(rows / o.T).int(n).each(n)

@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/dnn"
@@ -18,7 +17,7 @@ func (d *Device) Scratch(op device.Op) int {
 			return room(device.F32, o.C.Len())
 		}
 	case *device.AttentionBackward:
-		if byMatrixUnits("attention_queries", o.Q, o.S) != "" {
+		if heldQueries.of(o.Q, o.S) != "" {
 			return room(device.F32, o.AttentionShape.Saved())
 		}
 	case *device.Convolution:
@@ -66,38 +65,49 @@ func (s *scratch) take(t device.Type, n int) device.Mem {
 
 // Workspace implements device.Planner: the largest scratch, and a table for each kind of rotation.
 func (d *Device) Workspace(ops []device.Op) int {
-	largest, tables, longest := 0, 0, map[device.Rotation]int{}
+	largest, tables := 0, 0
 	for _, op := range ops {
 		largest = max(largest, d.Scratch(op))
-		if o, ok := op.(*device.Rotate); ok {
-			kind := device.Rotation{S: o.S, Theta: o.Theta, Stretch: o.Stretch}
-			longest[kind] = max(longest[kind], o.Past+o.T)
-		}
 	}
-	for kind, positions := range longest {
-		tables += positions * kind.S * device.F32.Bytes()
+	for r := range rotationsOf(ops) {
+		tables += r.T * r.S * device.F32.Bytes()
 	}
 	return largest + tables
 }
 
-// Prepare implements device.Planner. The longest table of a kind comes first, so that there is one.
+// Prepare implements device.Planner.
 func (d *Device) Prepare(ops []device.Op) error {
-	var rotations []device.Rotation
 	for _, op := range ops {
-		if o, ok := op.(*device.Rotate); ok {
-			rotations = append(rotations, o.Rotation)
-		}
 		if err := d.reserve(op); err != nil {
 			return err
 		}
 	}
-	slices.SortFunc(rotations, func(a, b device.Rotation) int { return b.Past + b.T - a.Past - a.T })
-	for _, r := range rotations {
+	for r := range rotationsOf(ops) {
 		if _, err := d.table(r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// rotationsOf are the kinds of rotations in operations, each with all positions that it turns. Where sequences continue, that is what their cache holds.
+func rotationsOf(ops []device.Op) map[device.Rotation]bool {
+	longest, cached := map[device.Rotation]int{}, 0
+	for _, op := range ops {
+		switch o := op.(type) {
+		case *device.Rotate:
+			kind := device.Rotation{S: o.S, Theta: o.Theta, Stretch: o.Stretch}
+			longest[kind] = max(longest[kind], o.Past+o.T)
+		case *device.CacheAppend:
+			cached = max(cached, o.Capacity)
+		}
+	}
+	all := map[device.Rotation]bool{}
+	for kind, positions := range longest {
+		kind.T = max(positions, cached)
+		all[kind] = true
+	}
+	return all
 }
 
 // reserve makes the scratch at least as large as an operation needs. Graphs have the address of the old one.

@@ -109,3 +109,31 @@ func TestConvolutionsOfAFewSamplesAtATimeConform(t *testing.T) {
 	c := cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}, OwnConvolutions: true}
 	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "convolutions")
 }
+
+// A context turns positions that come later: their table is there before the first pass, for as many as its cache holds.
+func TestTheTableOfRotationsIsThatOfTheCache(t *testing.T) {
+	library := cudatest.Library(t)
+	d := open(t, library)
+	defer d.Close()
+	const capacity, s = 100, 8
+	x := alloc(t, d, s)
+	rotate := &device.Rotate{Y: x, X: x, Rotation: device.Rotation{B: 1, T: 1, Heads: 1, S: s, Theta: 10000}}
+	ops := []device.Op{rotate, &device.CacheAppend{
+		Cache: alloc(t, d, capacity*s), X: x, Stride: s, CacheShape: device.CacheShape{B: 1, T: 1, KV: 1, S: s, Capacity: capacity},
+	}}
+	before := library.Held()
+	if err := d.Prepare(ops); err != nil {
+		t.Fatal(err)
+	}
+	if took := library.Held() - before; took != 4*capacity*s || took != d.Workspace(ops) {
+		t.Errorf("prepared %d bytes, said %d, expected %d", took, d.Workspace(ops), 4*capacity*s)
+	}
+	before, rotate.Past = library.Held(), capacity-1
+	d.Do(rotate)
+	if took := library.Held() - before; took != 0 {
+		t.Errorf("the last position took %d bytes", took)
+	}
+	if err := d.Synchronize(); err != nil {
+		t.Error(err)
+	}
+}

@@ -6,7 +6,7 @@ package blas
 /*
 #cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
 #cgo LDFLAGS: -ldl
-#include "blas.h"
+#include "lt.h"
 */
 import "C"
 
@@ -26,29 +26,36 @@ var libraries = []string{"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"
 const (
 	typeF32, typeBF16 = 0, 14
 	computeF32        = 68 // products and sums in float32
+	computeTF32       = 77 // products of float32 rounded to TF32, which has 10 bits behind the point
 )
 
 // Handle multiplies on one stream.
 type Handle struct {
 	handle  unsafe.Pointer
 	version int
+	tf32    bool
 	product C.struct_avg_product // the one in progress
+	lt      lt
 }
 
 var loaded struct {
 	sync.Mutex
-	path string // empty: none
-	blas C.struct_avg_blas
+	path  string // empty: none
+	blas  C.struct_avg_blas
+	lt    C.struct_avg_lt
+	hasLt bool
 }
 
-// Open returns a handle in the thread's context, of the library that Load found. It works in memory of the device, WorkspaceBytes of it.
-func Open(stream unsafe.Pointer, workspace uintptr) (*Handle, error) {
-	h := &Handle{}
+// Open returns a handle in the thread's context, of the library that Load found. It works in memory of the device, WorkspaceBytes of it. tf32: it
+// may round operands of F32 to TF32.
+func Open(stream unsafe.Pointer, workspace uintptr, tf32 bool) (*Handle, error) {
+	h := &Handle{tf32: tf32}
 	var version C.int
 	if status := C.avg_blas_create(&loaded.blas, &h.handle, stream, C.uintptr_t(workspace), WorkspaceBytes, &version); status != 0 {
 		return nil, fmt.Errorf("open a handle of cuBLAS, %s: %w", loaded.path, Status(status))
 	}
 	h.version = int(version)
+	h.lt.open(stream, workspace)
 	return h, nil
 }
 
@@ -72,6 +79,7 @@ func Load(s library.Search) (path string, err error) {
 		return "", fmt.Errorf("no cuBLAS: %w", err)
 	}
 	loaded.path = found.Path
+	loadLt(s, found.Path)
 	return found.Path, nil
 }
 
@@ -99,6 +107,7 @@ func (h *Handle) Version() int { return h.version }
 
 // Close frees the handle.
 func (h *Handle) Close() error {
+	h.lt.close()
 	if status := C.avg_blas_destroy(&loaded.blas, h.handle); status != 0 {
 		return fmt.Errorf("close cuBLAS: %w", Status(status))
 	}
@@ -118,21 +127,30 @@ func (h *Handle) MatMul(c device.Mem, o *device.MatMul, accumulate bool) error {
 	return h.Apart(c, o, accumulate, Rows{})
 }
 
-// Apart is MatMul of rows that lie apart. BLAS has matrices by columns: there C' = op(B)' op(A)'.
+// Apart is MatMul of rows that lie apart.
 func (h *Handle) Apart(c device.Mem, o *device.MatMul, accumulate bool, rows Rows) error {
-	h.product = C.struct_avg_product{
-		trans_a: truth(o.TransB), trans_b: truth(o.TransA), m: C.int(o.N), n: C.int(o.M), k: C.int(o.K),
-		lda: columns(o.K, o.N, o.TransB), ldb: columns(o.M, o.K, o.TransA), ldc: C.int(o.N),
-		type_a: typeOf(o.B), type_b: typeOf(o.A), type_c: typeOf(c), compute: computeF32,
-		beta: C.float(truth(accumulate)), a: address(o.B), b: address(o.A), c: address(c),
-	}
-	if rows != (Rows{}) {
-		h.product.ldb, h.product.ldc = C.int(rows.A), C.int(rows.C)
-	}
+	h.describe(c, o, rows)
+	h.product.beta = C.float(truth(accumulate))
 	if status := C.avg_blas_product(&loaded.blas, h.handle, &h.product); status != 0 {
 		return fmt.Errorf("cuBLAS: product M=%d N=%d K=%d: %w", o.M, o.N, o.K, Status(status))
 	}
 	return nil
+}
+
+// describe sets the product in progress. BLAS has matrices by columns: there C' = op(B)' op(A)'.
+func (h *Handle) describe(c device.Mem, o *device.MatMul, rows Rows) {
+	h.product = C.struct_avg_product{
+		trans_a: truth(o.TransB), trans_b: truth(o.TransA), m: C.int(o.N), n: C.int(o.M), k: C.int(o.K),
+		lda: columns(o.K, o.N, o.TransB), ldb: columns(o.M, o.K, o.TransA), ldc: C.int(o.N),
+		type_a: typeOf(o.B), type_b: typeOf(o.A), type_c: typeOf(c), compute: computeF32,
+		a: address(o.B), b: address(o.A), c: address(c),
+	}
+	if rows != (Rows{}) {
+		h.product.ldb, h.product.ldc = C.int(rows.A), C.int(rows.C)
+	}
+	if h.tf32 && h.product.type_a == typeF32 {
+		h.product.compute = computeTF32
+	}
 }
 
 // columns is the length of a stored row of an operand whose op is (rows, columns).

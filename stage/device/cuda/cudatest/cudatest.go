@@ -100,12 +100,12 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	compile := exec.Command("g++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared",
 		"-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"),
-		"dnn.cc", "driver.cc", "fibers.cc", "kernels.cc", "warp.cc")
+		"blas.cc", "dnn.cc", "driver.cc", "fibers.cc", "kernels.cc", "warp.cc")
 	compile.Dir = source
 	if out, err := compile.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", compile, err, out)
 	}
-	for _, name := range []string{"libcublas.so.12", "libcudnn.so.9"} {
+	for _, name := range []string{"libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9"} {
 		link := filepath.Join(made, name)
 		if err := os.Link(filepath.Join(made, "library"), link); err != nil {
 			return "", err
@@ -175,6 +175,15 @@ func (d Driver) Capability(major int) { C.set(d.function("fake_capability"), C.i
 
 // RefuseBinaries makes the driver take PTX alone.
 func (d Driver) RefuseBinaries() { C.set(d.function("fake_refuse_binaries"), 1) }
+
+// RefuseEpilogues makes cublasLt multiply nothing, or again all.
+func (d Driver) RefuseEpilogues(whether bool) {
+	number := C.int(0)
+	if whether {
+		number = 1
+	}
+	C.set(d.function("fake_refuse_epilogues"), number)
+}
 
 // Lose makes all calls fail from now on.
 func (d Driver) Lose(code int) { C.set(d.function("fake_lose"), C.int(code)) }

@@ -128,3 +128,8 @@ func HostFree(at unsafe.Pointer) error {
 	}
 	return nil
 }
+
+// AllowShared lets a launch of a kernel, a CUfunction, ask for so many bytes of dynamic shared memory. Without it 48 KiB are the most.
+func AllowShared(kernel unsafe.Pointer, bytes int) error {
+	return failure("allow a kernel shared memory", C.cuFuncSetAttribute(C.CUfunction(kernel), C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(bytes)))
+}

@@ -19,6 +19,14 @@
 
 typedef unsigned short bf16;
 
+#ifdef __CUDACC__
+// dynamic_shared is the shared memory that a launch asks for, beside what its kernel declares.
+DEVICE void *dynamic_shared() {
+	extern __shared__ uint4 dynamic[];
+	return dynamic;
+}
+#endif
+
 // What kernels refuse to read: device.CheckIDs, where the ids are.
 struct Fault {
 	int found;      // 1: the rest says what

@@ -1,5 +1,6 @@
 // All kernels, as one module.
 #include "attention.cu"
+#include "attention_f32.cu"
 #include "attention_mma.cu"
 #include "convolution.cu"
 #include "dropout.cu"

@@ -11,8 +11,6 @@
 
 #ifdef __CUDACC__
 
-#define ROLL _Pragma("unroll 1") // before loops whose body is long
-
 // mma adds a b to c. Products are exact; the sums are the device's, in float.
 DEVICE void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -64,6 +62,4 @@ DEVICE float power(float v) {
 	return v;
 }
 
-#else
-#define ROLL
 #endif

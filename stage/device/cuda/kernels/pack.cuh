@@ -5,8 +5,12 @@
 
 #ifdef __CUDACC__
 #define UNROLL _Pragma("unroll") // before loops whose counter indexes what must lie in registers
+#define UNROLL_BY_2 _Pragma("unroll 2")
+#define ROLL _Pragma("unroll 1") // before loops whose body is long
 #else
 #define UNROLL
+#define UNROLL_BY_2
+#define ROLL
 #endif
 
 template <int N> struct Pack {

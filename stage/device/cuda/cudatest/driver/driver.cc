@@ -49,6 +49,7 @@ struct CUmod_st {
 
 struct CUfunc_st {
 	const Kernel *kernel;
+	size_t most_shared; // bytes of dynamic shared memory that a launch may ask for
 };
 
 namespace {
@@ -143,9 +144,9 @@ CUresult copy(void *dst, const void *src, size_t bytes, CUstream stream, const v
 	return outside() == CUDA_SUCCESS ? run(stream, stream->handed) : outside();
 }
 
-CUresult launch(const Kernel *kernel, Index grid, Index block, const std::vector<uint64_t> &slots) {
+CUresult launch(const Kernel *kernel, Index grid, Index block, size_t shared, const std::vector<uint64_t> &slots) {
 	if (trapped == kernel->name) return trap;
-	std::string stuck = run_grid(grid, block, [&] { kernel->run(slots.data()); });
+	std::string stuck = run_grid(grid, block, shared, [&] { kernel->run(slots.data()); });
 	if (stuck.empty()) return CUDA_SUCCESS;
 	fprintf(stderr, "kernel %s: %s\n", kernel->name, stuck.c_str());
 	return CUDA_ERROR_LAUNCH_TIMEOUT;
@@ -344,20 +345,27 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const
 	if (module->entries.find(std::string(".entry ") + name + "(") == std::string::npos) return CUDA_ERROR_NOT_FOUND;
 	for (const Kernel &kernel : kernels()) {
 		if (strcmp(kernel.name, name) != 0) continue;
-		*function = new CUfunc_st{&kernel};
+		*function = new CUfunc_st{&kernel, 48 << 10};
 		return CUDA_SUCCESS;
 	}
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned,
+// The most shared memory is that of compute capability 8.6, which has least.
+EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+	if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > 99 << 10) return CUDA_ERROR_INVALID_VALUE;
+	function->most_shared = value;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                                CUstream stream, void **arguments, void **) {
 	Call call(__func__);
-	if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535) return CUDA_ERROR_INVALID_VALUE;
+	if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535 || shared > function->most_shared) return CUDA_ERROR_INVALID_VALUE;
 	const Kernel *kernel = function->kernel;
 	std::vector<uint64_t> slots(kernel->arguments);
 	for (size_t i = 0; i < slots.size(); i++) slots[i] = *(uint64_t *)arguments[i];
-	return hand(stream, [=] { return launch(kernel, {gx, gy, gz}, {bx, by, bz}, slots); });
+	return hand(stream, [=] { return launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared, slots); });
 }
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
@@ -536,95 +544,4 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable) {
 	Call call(__func__);
 	delete executable;
 	return CUDA_SUCCESS;
-}
-
-// cuBLAS: the library stands for it too.
-
-struct Blas {
-	CUstream stream;
-	bool works; // in memory of the caller's
-};
-
-EXPORT int cublasCreate_v2(Blas **to) {
-	*to = new Blas();
-	return 0;
-}
-
-EXPORT int cublasDestroy_v2(Blas *blas) {
-	delete blas;
-	return 0;
-}
-
-EXPORT int cublasGetVersion_v2(Blas *, int *version) {
-	*version = 120401;
-	return 0;
-}
-
-EXPORT int cublasSetStream_v2(Blas *blas, CUstream stream) {
-	*blas = {stream, false}; // as the library has it
-	return 0;
-}
-
-// cublasSetWorkspace takes memory that the caller owns; a handle without it allocates.
-EXPORT int cublasSetWorkspace_v2(Blas *blas, void *memory, size_t bytes) {
-	Guard guard(lock);
-	blas->works = on_device((CUdeviceptr)memory, bytes);
-	return blas->works ? 0 : 7;
-}
-
-namespace {
-
-// Matrix is an operand by columns, of float (type 0) or of bfloat16 (14).
-struct Matrix {
-	char *data;
-	int type, columns_apart;
-
-	float get(size_t row, size_t column) const {
-		size_t i = column * columns_apart + row;
-		if (type == 0) return ((float *)data)[i];
-		uint32_t bits = (uint32_t)((uint16_t *)data)[i] << 16;
-		float v;
-		memcpy(&v, &bits, sizeof v);
-		return v;
-	}
-
-	void set(size_t row, size_t column, float v) const {
-		size_t i = column * columns_apart + row;
-		if (type == 0) {
-			((float *)data)[i] = v;
-			return;
-		}
-		uint32_t bits;
-		memcpy(&bits, &v, sizeof v);
-		((uint16_t *)data)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-	}
-
-	// lies reports whether rows by columns of it lie in memory of the device.
-	bool lies(int rows, int columns) const {
-		size_t elements = (size_t)(columns - 1) * columns_apart + rows;
-		return columns_apart >= rows && on_device((CUdeviceptr)data, elements * (type == 0 ? 4 : 2));
-	}
-};
-
-} // namespace
-
-EXPORT int cublasGemmEx(Blas *blas, int trans_a, int trans_b, int m, int n, int k, const float *alpha, void *a, int type_a, int lda, void *b,
-                        int type_b, int ldb, const float *beta, void *c, int type_c, int ldc, int compute, int) {
-	Call call(__func__);
-	const int invalid = 7, unsupported = 15;
-	Matrix left = {(char *)a, type_a, lda}, right = {(char *)b, type_b, ldb}, product = {(char *)c, type_c, ldc};
-	if (type_a != type_b || (type_c != 0 && type_c != type_a) || compute != 68) return unsupported;
-	if (!(trans_a ? left.lies(k, m) : left.lies(m, k)) || !(trans_b ? right.lies(n, k) : right.lies(k, n)) || !product.lies(m, n)) return invalid;
-	float factor = *alpha, kept = *beta;
-	CUresult code = hand(blas->stream, [=] {
-		for (int j = 0; j < n; j++) {
-			for (int i = 0; i < m; i++) {
-				float sum = 0;
-				for (int d = 0; d < k; d++) sum += (trans_a ? left.get(d, i) : left.get(i, d)) * (trans_b ? right.get(j, d) : right.get(d, j));
-				product.set(i, j, factor * sum + (kept != 0 ? kept * product.get(i, j) : 0));
-			}
-		}
-		return CUDA_SUCCESS;
-	});
-	return code == CUDA_SUCCESS ? 0 : 14;
 }

@@ -69,6 +69,9 @@ unsigned launches;
 uint64_t blocks_run;
 bool early;
 std::string stopped; // why, if it was
+const size_t most_dynamic = 128 << 10;
+char *dynamic_at;
+size_t dynamic_bytes;
 
 void wait(Barrier &barrier, unsigned members) {
 	if (++barrier.come == members) {
@@ -120,6 +123,7 @@ bool run_warp(unsigned first, bool descending) {
 bool run_block(bool descending) {
 	blocks_run++;
 	memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
+	memset(dynamic_at, 0xff, dynamic_bytes);
 	static char *stacks = (char *)mmap(nullptr, most_threads * stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	all = Barrier();
 	for (unsigned i = 0; i < threads; i++) {
@@ -137,6 +141,8 @@ bool run_block(bool descending) {
 }
 
 } // namespace
+
+void *dynamic_shared() { return dynamic_at; }
 
 void __syncthreads() { wait(all, threads); }
 
@@ -169,7 +175,8 @@ void stop(const char *why) {
 }
 
 bool is_shared(const void *at, size_t bytes) {
-	return (const char *)at >= __start_shared_memory && (const char *)at + bytes <= __stop_shared_memory;
+	const char *from = (const char *)at, *to = from + bytes;
+	return (from >= __start_shared_memory && to <= __stop_shared_memory) || (from >= dynamic_at && to <= dynamic_at + dynamic_bytes);
 }
 
 bool copies_are_early() { return early; }
@@ -177,7 +184,12 @@ bool copies_are_early() { return early; }
 unsigned thread_number() { return running; }
 uint64_t block_number() { return blocks_run; }
 
-std::string run_grid(Index grid, Index block, const std::function<void()> &body) {
+std::string run_grid(Index grid, Index block, size_t shared_bytes, const std::function<void()> &body) {
+	static char *area = (char *)mmap(nullptr, 2 * most_dynamic, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	static bool usable = mprotect(area, most_dynamic, PROT_READ | PROT_WRITE) == 0;
+	if (!usable || shared_bytes > most_dynamic || shared_bytes % 16 != 0) return "dynamic shared memory of " + std::to_string(shared_bytes) + " bytes";
+	dynamic_at = area + most_dynamic - shared_bytes;
+	dynamic_bytes = shared_bytes;
 	gridDim = grid;
 	blockDim = block;
 	threads = block.x * block.y * block.z;

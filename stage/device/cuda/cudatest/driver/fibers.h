@@ -6,8 +6,8 @@
 
 #include "shim.h"
 
-// run_grid runs body once for each thread of each block. It returns "", or why the threads of a block cannot go on.
-std::string run_grid(Index grid, Index block, const std::function<void()> &body);
+// run_grid runs body once for each thread of each block, which has so many bytes of dynamic shared memory. It returns "", or why the threads of a block cannot go on.
+std::string run_grid(Index grid, Index block, size_t shared_bytes, const std::function<void()> &body);
 
 // together runs body once with what all lanes of a full warp hand over, when the last of them calls it. All must call it with the same body.
 void together(void (*body)(void *const *lanes), void *mine);

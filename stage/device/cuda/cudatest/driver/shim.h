@@ -29,6 +29,9 @@ extern Index threadIdx, blockIdx, blockDim, gridDim;
 
 void __syncthreads();
 
+// dynamic_shared is the shared memory that the launch asks for. Behind its end nothing is mapped.
+void *dynamic_shared();
+
 // exchange gives the bits that another lane of the warp hands over at the same time.
 uint64_t exchange(uint64_t bits, int with);
 
@@ -39,6 +42,12 @@ template <class T> T __shfl_xor_sync(unsigned, T v, int mask) {
 	memcpy(&v, &bits, sizeof v);
 	return v;
 }
+
+// __ballot_sync is the set of the lanes whose bit is set, of a full warp.
+unsigned __ballot_sync(unsigned, bool mine);
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(unsigned bits) { return __builtin_ffs(bits); }
 
 inline unsigned __float_as_uint(float v) {
 	unsigned bits;

@@ -108,6 +108,19 @@ void copy(void *to, const void *from, size_t bytes, bool present) {
 
 } // namespace
 
+unsigned __ballot_sync(unsigned, bool mine) {
+	struct Vote {
+		bool mine;
+		unsigned all;
+	} vote = {mine, 0};
+	together([](void *const *lanes) {
+		unsigned all = 0;
+		for (int lane = 0; lane < 32; lane++) all |= (unsigned)((Vote *)lanes[lane])->mine << lane;
+		for (int lane = 0; lane < 32; lane++) ((Vote *)lanes[lane])->all = all;
+	}, &vote);
+	return vote.all;
+}
+
 void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 	Product mine = {&c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
 	together(multiply, &mine);

@@ -45,6 +45,7 @@ NEEDED(cuModuleLoadDataEx, , CUmodule *, const void *, unsigned, CUjit_option *,
 FUNCTION(cuModuleLoadFatBinary, , CUmodule *, const void *)
 NEEDED(cuModuleUnload, , CUmodule)
 FUNCTION(cuFuncGetAttribute, , int *, CUfunction_attribute, CUfunction)
+NEEDED(cuFuncSetAttribute, , CUfunction, CUfunction_attribute, int)
 FUNCTION(cuFuncSetCacheConfig, , CUfunction, CUfunc_cache)
 FUNCTION(cuFuncSetSharedMemConfig, , CUfunction, CUsharedconfig)
 NEEDED(cuLaunchKernel, , CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)
