@@ -383,6 +383,9 @@ type GPU struct {
 	// What the job may take of the memory of each: bytes, or up to 1 a share. `auto`: all but a twentieth. The CUDA context of the
 	// worker, 512 MiB, is a part of it.
 	Memory Factor `yaml:"memory" json:"memory" default:"auto" rule:"above=0 max=1e18 word=auto" also:"gpu_memory_utilization"`
+	// Whether products and convolutions of f32 may round what they multiply to TF32, which has 10 bits behind the point in place of 23: several
+	// times as fast, and as far from f32 as allow_tf32 of PyTorch, whose default for products this is. Sums stay f32, and so does attention.
+	TF32 bool `yaml:"tf32" json:"tf32" default:"false" also:"allow_tf32"`
 }
 
 // Of is the GPU of row r of a plan of so many rows, counted from 0: neighbouring rows share one where there are fewer.

@@ -337,6 +337,7 @@ func (h *host) openDevices(context.Context) error {
 // onGPU is how the GPU of a stage is opened.
 func (h *host) onGPU(stage int) cuda.Config {
 	c := h.graphics
+	c.TF32 = h.assignment.Spec.Job.Devices.GPU.TF32
 	c.Queues = device.QueuesFor(int(h.assignment.Spec.Job.Pipelines))
 	if bytes, _ := spec.Memories(&h.assignment.Spec.Job, len(h.plan)); h.assignment.Spec.Job.Devices.Kind == job.KindGPU {
 		c.MemoryBytes = bytes[0] // of each GPU as much
