@@ -92,7 +92,7 @@ func New(config Config) (*Computed, error) {
 	if err := c.checkOperations(); err != nil {
 		return nil, err
 	}
-	for _, step := range []func() error{c.allocateFrozen, c.allocate, c.prepare, c.initialise} {
+	for _, step := range []func() error{c.allocateFrozen, c.allocate, func() error { return c.prepare(c.passes.ops()) }, c.initialise} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}

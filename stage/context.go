@@ -76,7 +76,11 @@ func (c Config) ContextBytes(positions, longest int) (int64, error) {
 	if !c.Device.Host() {
 		words += c.Samples * (longest + c.Model.Vocabulary())
 	}
-	return int64(words * device.F32.Bytes()), nil
+	bytes := words * device.F32.Bytes()
+	for _, planner := range device.PlannersOf(c.Device) {
+		bytes += planner.Workspace(next.Forward.Ops())
+	}
+	return int64(bytes), nil
 }
 
 // NewContext makes an empty context. positions is the longest that a sequence gets; of a recurrent model it may get any length.
@@ -85,7 +89,10 @@ func (c *Computed) NewContext(positions int) (*Context, error) {
 		return nil, fmt.Errorf("%s: context: %w", c.config.what(), err)
 	}
 	x := &Context{stage: c, capacity: positions, asked: positions, passes: map[pass]program.Passes{}}
-	kept, _ := c.config.continuation(pass{1, false}, positions)
+	kept, next := c.config.continuation(pass{1, false}, positions)
+	if err := c.prepare(next.Forward.Ops()); err != nil {
+		return nil, err
+	}
 	if !kept.Bounded {
 		x.capacity = math.MaxInt
 	}

@@ -60,9 +60,9 @@ func ops(programs ...*program.Program) (all []device.Op) {
 }
 
 // prepare has the device make what it takes beside operands, before a pass needs it.
-func (c *Computed) prepare() error {
+func (c *Computed) prepare(all []device.Op) error {
 	for _, planner := range device.PlannersOf(c.dev) {
-		if err := planner.Prepare(c.passes.ops()); err != nil {
+		if err := planner.Prepare(all); err != nil {
 			return fmt.Errorf("%s: %w", c.config.what(), err)
 		}
 	}
