@@ -64,7 +64,7 @@ size_t total = 1 << 30, held;
 std::map<std::string, long> calls; // by name
 std::string trapped;               // the kernel that fails
 CUresult trap, lost;
-int version, major_capability;
+int version, major_capability = 8;
 bool refuses_binaries;
 thread_local CUstream capturing; // what this thread captures
 
