@@ -140,17 +140,22 @@ type Memory struct {
 	// Host is what the worker process holds in the host's memory beside all of these: the copy that a commit writes, what allocations
 	// of whole pages waste, the work space of libraries. 0 in reports of older versions and where observed.
 	Host int64 `json:"host,omitempty"`
+	// Queues is the work space that libraries have on a GPU for each queue of it, beside the stage: nobody counts it. 0 where observed.
+	Queues int64 `json:"queues,omitempty"`
 	// Allocated, where measured, is what the allocator of the device gave out; the parts above are 0 then, since nobody measures them.
 	Allocated int64 `json:"allocated,omitempty"`
 }
 
 // Total is the sum of the parts.
 func (m Memory) Total() int64 {
-	return m.Weights + m.Gradients + m.State + m.Activations + m.Boundaries + m.Center + m.Host + m.Allocated
+	return m.Weights + m.Gradients + m.State + m.Activations + m.Boundaries + m.Center + m.Host + m.Queues + m.Allocated
 }
 
 // OnDevice is what is allocated on the device: all but messages and what else is the host's.
 func (m Memory) OnDevice() int64 { return m.Total() - m.Boundaries - m.Host }
+
+// Counted is what the stage itself allocates there, which is what a worker counts.
+func (m Memory) Counted() int64 { return m.OnDevice() - m.Queues }
 
 // LinkTerms are what a link carries in one batch of one pipeline, both ways.
 type LinkTerms struct {

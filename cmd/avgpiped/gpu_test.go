@@ -103,7 +103,7 @@ func TestAJobOnGPUsLearnsAsOnTheCPU(t *testing.T) {
 		t.Errorf("explained by\n%s\n%v", why, err)
 	}
 	for k, m := range explained.Memory {
-		if m.OnDevice() != got.StageStatus[k].MemoryBytes || len(explained.Memory) != 2 {
+		if m.Counted() != got.StageStatus[k].MemoryBytes || len(explained.Memory) != 2 {
 			t.Errorf("stage %d is explained to take %+v", k, m)
 		}
 	}

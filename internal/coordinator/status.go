@@ -65,7 +65,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		predicted := s.Memory()
 		for i := range out.StageStatus {
 			if on := &out.StageStatus[i]; on.Stage < len(predicted) {
-				on.PredictedBytes = predicted[on.Stage].OnDevice()
+				on.PredictedBytes = predicted[on.Stage].Counted()
 			}
 		}
 	}

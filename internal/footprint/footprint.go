@@ -46,11 +46,12 @@ func OutputBytes(l layer.Layer, j *job.Job, size layer.Size) int {
 // bench/tuner, part memory, holds it to processes.
 const workspace = 1 << 20
 
-// What a worker takes for GPUs beside its stages: of the memory of each its CUDA context, with kernels and the work space of libraries; and of the host's
-// the driver with its libraries, once, and for each queue of a device page-locked memory that copies pass through. Figures of the driver's documentation and of
+// What a worker takes for GPUs beside its stages: of the memory of each its CUDA context, with kernels, and for each queue the work space of cuBLAS; and of
+// the host's the driver with its libraries, once, and for each queue of a device page-locked memory that copies pass through. Figures of the driver's documentation and of
 // other programs: no worker of ours has been measured.
 const (
 	ContextBytes = 512 << 20
+	queueBytes   = 32 << 20
 	driverBytes  = 512 << 20
 	stagingBytes = 32 << 20
 )
@@ -90,6 +91,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		Host: workspace + max(z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
 	}
 	if z.job.Devices.Kind == job.KindGPU {
+		m.Queues = queues * queueBytes
 		if m.Host += queues * stagingBytes; spec.From == 0 {
 			m.Host += driverBytes
 		}

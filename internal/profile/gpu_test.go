@@ -3,7 +3,16 @@
 package profile
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/gpu"
@@ -57,9 +66,82 @@ func TestWhatStagesOfOneGPUTakeIsPredicted(t *testing.T) {
 				t.Errorf("%s, %d pipelines: one GPU worked %v and %v of the time", name, pipelines, one, other)
 			}
 			for k, stage := range c.Predicted.Stages {
-				if found := ran.Measured.Stages[k].Memory.Allocated; stage.Memory.OnDevice() != found {
-					t.Errorf("%s, %d pipelines, stage %d: %d bytes are predicted, %d allocated: %+v", name, pipelines, k, stage.Memory.OnDevice(), found, stage.Memory)
+				if found := ran.Measured.Stages[k].Memory.Allocated; stage.Memory.Counted() != found {
+					t.Errorf("%s, %d pipelines, stage %d: %d bytes are predicted, %d allocated: %+v", name, pipelines, k, stage.Memory.Counted(), found, stage.Memory)
 				}
+			}
+		}
+	}
+}
+
+// paintings are images of two classes, 8 by 8 pixels.
+func paintings(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range 16 {
+		picture := image.NewGray(image.Rect(0, 0, 8, 8))
+		picture.SetGray(i%8, i%2, color.Gray{Y: 200})
+		path := filepath.Join(dir, []string{"left", "right"}[i%2], fmt.Sprintf("%d.png", i))
+		var file bytes.Buffer
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), png.Encode(&file, picture), os.WriteFile(path, file.Bytes(), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestWhatADriverGivesOutIsPredicted, of every kind of family: stages to the byte, and with the queues of all rows all but a little.
+func TestWhatADriverGivesOutIsPredicted(t *testing.T) {
+	const little = 2 << 20 // scratch of operations, and what graphs are given
+	driver := cudatest.Library(t)
+	for _, c := range []struct {
+		family string
+		config map[string]any
+		data   job.Data
+	}{
+		{family: "gpt2", config: map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 8, "vocab_size": 256}},
+		{family: "awd-lstm", config: map[string]any{"ntoken": 256, "ninp": 8, "nhid": 16, "nlayers": 2, "bptt": 5}},
+		{family: "resnet", data: job.Data{Format: "images", Files: []string{paintings(t)}, Holdout: 0.25}, config: map[string]any{
+			"image_size": 8, "num_channels": 1, "num_labels": 2, "stem": "cifar", "layer_type": "basic", "embedding_size": 4, "hidden_sizes": []any{4, 8},
+			"depths": []any{1, 1}, "norm": "batch",
+		}},
+	} {
+		for _, precision := range []string{"f32", "bf16"} {
+			s, candidate := gpuCandidate(t, gpuConfig(t, func(j *job.Job) {
+				j.Model, j.Precision, j.Pipelines, j.MicroBatches = job.Model{Family: c.family, Config: c.config}, precision, 2, 2
+				if c.data.Files != nil {
+					j.Data = c.data
+				}
+			}))
+			most, stop := make(chan int), make(chan struct{})
+			go func() { // what is allocated stays until the run ends
+				held := 0
+				for tick := time.NewTicker(time.Millisecond); ; {
+					select {
+					case <-tick.C:
+						held = max(held, driver.Held())
+					case <-stop:
+						most <- held
+						return
+					}
+				}
+			}()
+			ran, err := s.RunOnce(t.Context(), candidate)
+			close(stop)
+			held := int64(<-most)
+			if err != nil {
+				t.Fatalf("%s in %s: %v", c.family, precision, err)
+			}
+			predicted := int64(0)
+			for k, stage := range candidate.Predicted.Stages {
+				predicted += stage.Memory.OnDevice()
+				if found := ran.Measured.Stages[k].Memory.Allocated; stage.Memory.Counted() != found {
+					t.Errorf("%s in %s, stage %d: %d bytes are predicted, %d allocated", c.family, precision, k, stage.Memory.Counted(), found)
+				}
+			}
+			t.Logf("%s in %s: %d bytes are predicted, the driver gave out %d", c.family, precision, predicted, held)
+			if held < predicted || held > predicted+little {
+				t.Errorf("%s in %s: %d bytes are predicted, the driver gave out %d; want at most %d more", c.family, precision, predicted, held, little)
 			}
 		}
 	}
