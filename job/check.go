@@ -83,6 +83,9 @@ func (c *checker) checkOptimizer() {
 	if o.LearningRate > 0 && o.LearningRate < leastRate {
 		c.refuse("optimizer.lr", "", "optimizer.lr is %v, which moves no weight of 32 bits; want %v to 10000", o.LearningRate, leastRate)
 	}
+	if o.ClipNorm > 0 && o.ClipNorm < leastRate {
+		c.refuse("optimizer.clip_norm", "0", "optimizer.clip_norm is %v, which leaves nothing of a gradient in 32 bits; want 0, which clips nothing, or at least %v", o.ClipNorm, leastRate)
+	}
 	if o.Name == "sgd" && o.Nesterov && o.Momentum == 0 {
 		c.refuse("optimizer.nesterov", "", "optimizer.nesterov looks ahead along the momentum, and optimizer.momentum is 0; set it, as to 0.9")
 	}

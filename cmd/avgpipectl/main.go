@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/nearest"
@@ -62,12 +61,8 @@ func execute(ctx context.Context, root *cobra.Command) (*cobra.Command, error) {
 
 // flagError says what is wrong with the flags of a verb, and which flag is near to one that it does not have.
 func flagError(cmd *cobra.Command, err error) error {
-	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() == "" {
-		var names []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if near := nearest.Word(unknown.GetSpecifiedName(), names); near != "" {
-			return usagef("%w; did you mean --%s?", err, near)
-		}
+	if near := nearest.Flag(err, cmd.Flags()); near != err { //nolint:errorlint // whether it added anything
+		return usagef("%w", near)
 	}
 	return usagef("%w; see %s --help", err, cmd.CommandPath())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/admission"
+	"github.com/avgpipe/avgpipe/internal/nearest"
 	"github.com/avgpipe/avgpipe/internal/outputdir"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
 )
@@ -110,6 +111,7 @@ Exit codes:
 		}),
 		hidden("export", "Write the model on standard input to a job's output.dir", func(cmd *cobra.Command) error { return outputdir.Receive(cmd.InOrStdin()) }),
 	)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return nearest.Flag(err, cmd.Flags()) })
 	withCodes(cmd)
 	return cmd
 }

@@ -93,6 +93,8 @@ func TestUsage(t *testing.T) {
 		{"", nil, "--config FILE for a service, --dev to try it"},
 		{"", []string{"--dev", "--config", "x"}, "drop --config or --dev"},
 		{"", []string{"--cfg"}, "unknown flag"},
+		{"", []string{"--confg", "x"}, "unknown flag: --confg; did you mean --config?; see avgpiped --help"},
+		{"state_dir: /proc/x\n", []string{"--config", bad}, bad + ":1:12: make the state directory: mkdir /proc/x: no such file"},
 		{"", []string{"start"}, "unknown command"},
 		{"", []string{"version", "--x"}, "unknown flag: --x; see avgpiped version --help"},
 		{"", []string{"version", "x"}, "unknown command"},

@@ -18,7 +18,7 @@ import (
 // process dies, however it does.
 func lockState(dir string) (io.Closer, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, keyError("state_dir", fmt.Errorf("make the state directory: %w", err), unix.ENOTDIR)
+		return nil, keyError("state_dir", fmt.Errorf("make the state directory: %w", err), unix.ENOTDIR, unix.ENOENT) // such as below /proc
 	}
 	path := filepath.Join(dir, "lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o640)

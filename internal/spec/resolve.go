@@ -106,6 +106,13 @@ func (x *resolver) checkModel() bool {
 	if all, trained := x.Model.Weights(), x.Model.Trained(); trained < all {
 		x.because(fmt.Sprintf("%s of %s parameters are trained, the others are frozen", words.Number(float64(trained)), words.Number(float64(all))))
 	}
+	for _, l := range x.Model.Adapted() {
+		if most := min(l.In, l.Out); l.Adapter.Rank > most {
+			x.warn("lora.rank is %d, and %s has %d inputs and %d outputs: adapters of rank %d and more can change all of its weight, and take more memory than it", l.Adapter.Rank,
+				l.Path, l.In, l.Out, most)
+			break
+		}
+	}
 	longest := x.Model.Sequence()
 	switch n := x.Job.Data.Sequence; {
 	case n == 0:

@@ -160,6 +160,24 @@ func TestTiedWeightsWaitOnlyWhereTheyAreTrained(t *testing.T) {
 	}
 }
 
+// TestAdaptersLargerThanTheirLayersAreWarnedOf: others take such a rank without a word.
+func TestAdaptersLargerThanTheirLayersAreWarnedOf(t *testing.T) {
+	for rank, want := range map[string]bool{"32": false, "33": true} {
+		j, facts := parsed(t, refJob, 1<<36, "lora={targets: [c_attn], rank: "+rank+"}")
+		var err error
+		if facts.Model, err = facts.Model.Train(jobfile.Training(j)); err != nil {
+			t.Fatal(err)
+		}
+		found, problems := spec.Resolve(j, facts, nil)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		if warned := strings.Contains(strings.Join(found.Warnings, "\n"), "lora.rank is "+rank+", and "); warned != want {
+			t.Errorf("rank %s of layers of width 32: %q", rank, found.Warnings)
+		}
+	}
+}
+
 // TestABudgetThatRoundsMultiplyIsWarnedOf.
 func TestABudgetThatRoundsMultiplyIsWarnedOf(t *testing.T) {
 	for pipelines, want := range map[string]bool{"pipelines=2": false, "pipelines=32": true} {
