@@ -28,3 +28,23 @@ func Probe(string, Config, bool) Finding { return Finding{Error: ErrAbsent.Error
 
 // DieOfFaults does nothing: this build opens no libraries.
 func DieOfFaults() {}
+
+// Transport is none: this build has no CUDA.
+type Transport struct{}
+
+// Apart reports whether two devices are on different processors: this build has none.
+func Apart(device.Device, device.Device) bool { return false }
+
+// Transports returns an error that says what the build lacks.
+func Transports(device.Device, device.Device, Config, int) ([]*Transport, error) {
+	return nil, ErrAbsent
+}
+
+// Name says how it copies.
+func (*Transport) Name() string { return "" }
+
+// Copy returns an error that says what the build lacks.
+func (*Transport) Copy(device.Mem, device.Mem) error { return ErrAbsent }
+
+// Close does nothing.
+func (*Transport) Close() error { return nil }

@@ -16,6 +16,8 @@ static void *found(const char *path, const char *name) {
 
 static void reset(void *fake, size_t bytes) { ((void (*)(size_t))fake)(bytes); }
 static void trap(void *fake, const char *kernel, int code) { ((void (*)(const char *, int))fake)(kernel, code); }
+static void fail(void *fake, const char *function, int code) { ((void (*)(const char *, int))fake)(function, code); }
+static void plain(void *fake) { ((void (*)(void))fake)(); }
 static void set(void *fake, int code) { ((void (*)(int))fake)(code); }
 static void pretend(void *fake, long version) { ((void (*)(long))fake)(version); }
 static long count(void *fake) { return ((long (*)(void))fake)(); }
@@ -46,7 +48,10 @@ const (
 	Unknown        = 999
 )
 
-// Memory is the bytes of the device that Library starts with.
+// Stall is a code of ncclGroupEnd, which then hangs until a communicator is aborted.
+const Stall = 1000
+
+// Memory is the bytes of each device that Library starts with.
 const Memory = 1 << 30
 
 // Driver is the library, as a process that has loaded it may make it behave.
@@ -100,12 +105,12 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	compile := exec.Command("g++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared",
 		"-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"),
-		"blas.cc", "dnn.cc", "driver.cc", "fibers.cc", "kernels.cc", "warp.cc")
+		"blas.cc", "dnn.cc", "driver.cc", "fibers.cc", "kernels.cc", "nccl.cc", "warp.cc")
 	compile.Dir = source
 	if out, err := compile.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", compile, err, out)
 	}
-	for _, name := range []string{"libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9"} {
+	for _, name := range []string{"libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libnccl.so.2"} {
 		link := filepath.Join(made, name)
 		if err := os.Link(filepath.Join(made, "library"), link); err != nil {
 			return "", err
@@ -142,7 +147,7 @@ func scan(source string) (names []byte, digest string, err error) {
 // Path is where the library lies.
 func (d Driver) Path() string { return d.path }
 
-// Directory holds the same library by the names of cuBLAS and cuDNN.
+// Directory holds the same library by the names of cuBLAS, cuDNN and NCCL.
 func (d Driver) Directory() string { return filepath.Dir(d.path) }
 
 // function is an exported function of the library.
@@ -157,7 +162,7 @@ func (d Driver) function(name string) unsafe.Pointer {
 	return found
 }
 
-// Reset makes the device whole, with so many bytes of memory, and begins to count its calls.
+// Reset makes the devices whole, with so many bytes of memory, and begins to count its calls.
 func (d Driver) Reset(bytes int) { C.reset(d.function("fake_reset"), C.size_t(bytes)) }
 
 // Trap makes a kernel fail from its next launch on.
@@ -166,6 +171,16 @@ func (d Driver) Trap(kernel string, code int) {
 	defer C.free(unsafe.Pointer(name))
 	C.trap(d.function("fake_trap"), name, C.int(code))
 }
+
+// Fail makes a function fail from now on, with a code of its library: cuMemcpyPeerAsync, cuDeviceCanAccessPeer, or one of NCCL. 0 makes it whole.
+func (d Driver) Fail(function string, code int) {
+	name := C.CString(function)
+	defer C.free(unsafe.Pointer(name))
+	C.fail(d.function("fake_fail"), name, C.int(code))
+}
+
+// Apart makes devices that cannot reach each other's memory.
+func (d Driver) Apart() { C.plain(d.function("fake_apart")) }
 
 // Version makes the driver one for a version of CUDA: 11080 is 11.8.
 func (d Driver) Version(number int) { C.set(d.function("fake_version"), C.int(number)) }
@@ -200,5 +215,5 @@ func (d Driver) PretendVersion(version int) {
 	C.pretend(d.function("fake_dnn_version"), C.long(version))
 }
 
-// Held is how many bytes of the device are allocated.
+// Held is how many bytes of all devices are allocated.
 func (d Driver) Held() int { return int(C.count(d.function("fake_held"))) }

@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "driver.h"
@@ -19,6 +20,8 @@
 struct CUctx_st {
 	CUresult failure; // once something has failed, everything does, until the last user releases the context
 	int users;
+	size_t held;              // bytes of the device's memory
+	std::set<CUcontext> peers; // whose memory its device may use
 };
 
 typedef std::function<CUresult()> Task;
@@ -33,6 +36,7 @@ struct CUgraphExec_st {
 };
 
 struct CUstream_st {
+	CUcontext context;
 	std::deque<Task> tasks;
 	uint64_t handed, done;
 	CUgraph captured; // takes what is handed over in place of the stream
@@ -55,17 +59,25 @@ struct CUfunc_st {
 namespace {
 
 std::recursive_mutex lock;
-CUctx_st context;
+CUctx_st contexts[16]; // of the devices, by their numbers
 thread_local CUcontext current;
-std::map<CUdeviceptr, size_t> memory;  // of the device, by address
+
+// Block is memory of a device.
+struct Block {
+	size_t bytes;
+	CUcontext owner;
+};
+std::map<CUdeviceptr, Block> memory;     // by address
 std::map<uintptr_t, size_t> page_locked; // of the host
 std::vector<CUstream> streams;
-size_t total = 1 << 30, held;
+size_t total = 1 << 30; // of each device
 std::map<std::string, long> calls; // by name
 std::string trapped;               // the kernel that fails
 CUresult trap, lost;
 int version, major_capability = 8;
 bool refuses_binaries;
+std::map<std::string, int> failing; // functions that fail, and how
+bool apart;                         // devices cannot reach each other's memory
 thread_local CUstream capturing; // what this thread captures
 
 typedef std::lock_guard<std::recursive_mutex> Guard;
@@ -77,8 +89,8 @@ struct Call {
 };
 
 CUresult state() {
-	if (current == nullptr || context.users == 0) return CUDA_ERROR_INVALID_CONTEXT;
-	return lost != CUDA_SUCCESS ? lost : context.failure;
+	if (current == nullptr || current->users == 0) return CUDA_ERROR_INVALID_CONTEXT;
+	return lost != CUDA_SUCCESS ? lost : current->failure;
 }
 
 // outside is the state, of a call that ends the capture of its thread.
@@ -88,33 +100,34 @@ CUresult outside() {
 	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-// fail keeps the first failure of the context.
-CUresult fail(CUresult code) {
-	if (context.failure == CUDA_SUCCESS) context.failure = code;
-	return context.failure;
+// fail keeps the first failure of a context.
+CUresult fail(CUcontext context, CUresult code) {
+	if (context->failure == CUDA_SUCCESS) context->failure = code;
+	return context->failure;
 }
 
 // lose fails once where the file exists that FAKE_CUDA_LOSE names, and removes it: so tests lose the device of another process.
-void lose() {
+void lose(CUcontext context) {
 	static const char *path = getenv("FAKE_CUDA_LOSE");
-	if (path != nullptr && unlink(path) == 0) fail(CUDA_ERROR_LAUNCH_FAILED);
+	if (path != nullptr && unlink(path) == 0) fail(context, CUDA_ERROR_LAUNCH_FAILED);
 }
 
 // run executes so many of the stream's tasks.
 CUresult run(CUstream stream, uint64_t until) {
-	lose();
-	while (stream->done < until && lost == CUDA_SUCCESS && context.failure == CUDA_SUCCESS) {
+	CUcontext context = stream->context;
+	lose(context);
+	while (stream->done < until && lost == CUDA_SUCCESS && context->failure == CUDA_SUCCESS) {
 		CUresult code = stream->tasks.front()();
 		stream->tasks.pop_front();
 		stream->done++;
-		if (code != CUDA_SUCCESS) fail(code);
+		if (code != CUDA_SUCCESS) fail(context, code);
 	}
-	return lost != CUDA_SUCCESS ? lost : context.failure;
+	return lost != CUDA_SUCCESS ? lost : context->failure;
 }
 
 CUresult hand(CUstream stream, Task task) {
 	if (state() != CUDA_SUCCESS) return state();
-	if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE; // the device has streams of its own
+	if (stream == nullptr || stream->context != current) return CUDA_ERROR_INVALID_HANDLE; // the device has streams of its own
 	if (stream->captured != nullptr) {
 		stream->captured->tasks.push_back(task);
 		return CUDA_SUCCESS;
@@ -124,15 +137,41 @@ CUresult hand(CUstream stream, Task task) {
 	return CUDA_SUCCESS;
 }
 
-// within reports whether bytes from `at` on lie in one allocation.
-template <class Address> bool within(const std::map<Address, size_t> &blocks, Address at, size_t bytes) {
-	auto next = blocks.upper_bound(at);
-	if (next == blocks.begin()) return false;
+// is_locked reports whether bytes from `at` on lie in one allocation of page-locked memory.
+bool is_locked(uintptr_t at, size_t bytes) {
+	auto next = page_locked.upper_bound(at);
+	if (next == page_locked.begin()) return false;
 	--next;
 	return at - next->first + bytes <= next->second;
 }
 
-bool on_device(CUdeviceptr at, size_t bytes) { return within(memory, at, bytes); }
+// block is the memory of a device that an address lies in; nullptr: it is none.
+const std::pair<const CUdeviceptr, Block> *block(CUdeviceptr at) {
+	auto next = memory.upper_bound(at);
+	if (next == memory.begin()) return nullptr;
+	--next;
+	return at - next->first < next->second.bytes ? &*next : nullptr;
+}
+
+// lies reports whether bytes from `at` on lie in one allocation of a context.
+bool lies(CUcontext owner, CUdeviceptr at, size_t bytes) {
+	auto found = block(at);
+	return found != nullptr && found->second.owner == owner && at - found->first + bytes <= found->second.bytes;
+}
+
+bool on_device(CUdeviceptr at, size_t bytes) { return lies(current, at, bytes); }
+
+// foreign reports whether an argument of a kernel is an address that the kernel's device cannot reach.
+bool foreign(uint64_t slot) {
+	auto found = block(slot);
+	return found != nullptr && found->second.owner != current && current->peers.count(found->second.owner) == 0;
+}
+
+// refused is how a test has a function fail.
+CUresult refused(const char *name) {
+	auto found = failing.find(name);
+	return found == failing.end() ? CUDA_SUCCESS : (CUresult)found->second;
+}
 
 // copy hands a copy to the stream. From and to memory of the host that is not page-locked it waits for its end, as drivers do.
 CUresult copy(void *dst, const void *src, size_t bytes, CUstream stream, const void *host) {
@@ -140,7 +179,7 @@ CUresult copy(void *dst, const void *src, size_t bytes, CUstream stream, const v
 		memmove(dst, src, bytes);
 		return CUDA_SUCCESS;
 	});
-	if (code != CUDA_SUCCESS || host == nullptr || within(page_locked, (uintptr_t)host, bytes)) return code;
+	if (code != CUDA_SUCCESS || host == nullptr || is_locked((uintptr_t)host, bytes)) return code;
 	return outside() == CUDA_SUCCESS ? run(stream, stream->handed) : outside();
 }
 
@@ -164,12 +203,30 @@ bool lies_on_device(const void *at, size_t bytes) {
 	return on_device((CUdeviceptr)at, bytes);
 }
 
+// On a device.
+
+On::On(int device) : before(current) { current = &contexts[device]; }
+
+On::~On() { current = before; }
+
+int refusal(const char *name) {
+	Call call(name);
+	return refused(name);
+}
+
+std::function<CUresult()> end_of(CUstream stream) {
+	Guard guard(lock);
+	return [=, until = stream->handed] { return run(stream, until); };
+}
+
 // For tests.
 
 EXPORT void fake_reset(size_t bytes) {
 	Guard guard(lock);
-	context.failure = CUDA_SUCCESS;
+	for (CUctx_st &context : contexts) context.failure = CUDA_SUCCESS;
 	lost = CUDA_SUCCESS;
+	failing.clear();
+	apart = false;
 	total = bytes;
 	calls.clear();
 	trapped = "";
@@ -182,6 +239,17 @@ EXPORT void fake_trap(const char *kernel, int code) {
 	Guard guard(lock);
 	trapped = kernel;
 	trap = (CUresult)code;
+}
+
+EXPORT void fake_fail(const char *function, int code) {
+	Guard guard(lock);
+	if (code == 0) failing.erase(function);
+	else failing[function] = code;
+}
+
+EXPORT void fake_apart() {
+	Guard guard(lock);
+	apart = true;
 }
 
 EXPORT void fake_version(int number) {
@@ -211,6 +279,8 @@ EXPORT long fake_calls(const char *function) {
 
 EXPORT size_t fake_held() {
 	Guard guard(lock);
+	size_t held = 0;
+	for (const CUctx_st &context : contexts) held += context.held;
 	return held;
 }
 
@@ -292,19 +362,35 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice) {
 	return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *to, CUdevice) {
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *to, CUdevice device) {
 	Call call(__func__);
 	if (lost != CUDA_SUCCESS) return lost;
-	*to = &context;
-	context.users++;
+	*to = &contexts[device];
+	(*to)->users++;
 	return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 	Call call(__func__);
+	CUctx_st &context = contexts[device];
 	if (context.users == 0) return CUDA_ERROR_INVALID_CONTEXT;
-	if (--context.users == 0) context.failure = CUDA_SUCCESS;
+	if (--context.users > 0) return CUDA_SUCCESS;
+	context.failure = CUDA_SUCCESS;
+	context.peers.clear();
 	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+	Call call(__func__);
+	*can = device != peer && !apart;
+	return refused(__func__);
+}
+
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned) {
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS) return outside();
+	if (peer == current || apart) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	return current->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
 EXPORT CUresult cuCtxSetCurrent(CUcontext to) {
@@ -365,36 +451,38 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, un
 	const Kernel *kernel = function->kernel;
 	std::vector<uint64_t> slots(kernel->arguments);
 	for (size_t i = 0; i < slots.size(); i++) slots[i] = *(uint64_t *)arguments[i];
-	return hand(stream, [=] { return launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared, slots); });
+	bool faults = std::any_of(slots.begin(), slots.end(), foreign);
+	return hand(stream, [=] { return faults ? CUDA_ERROR_ILLEGAL_ADDRESS : launch(kernel, {gx, gy, gz}, {bx, by, bz}, shared, slots); });
 }
 
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *to, size_t bytes) {
 	Call call(__func__);
 	if (outside() != CUDA_SUCCESS) return outside();
 	if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-	if (bytes > total - held) return CUDA_ERROR_OUT_OF_MEMORY;
+	if (bytes > total - current->held) return CUDA_ERROR_OUT_OF_MEMORY;
 	void *at = aligned_alloc(256, (bytes + 255) / 256 * 256);
 	memset(at, 0xff, bytes);
-	memory[*to = (CUdeviceptr)at] = bytes;
-	held += bytes;
+	memory[*to = (CUdeviceptr)at] = {bytes, current};
+	current->held += bytes;
 	return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr at) {
 	Call call(__func__);
 	auto found = memory.find(at);
-	if (found == memory.end()) return CUDA_ERROR_INVALID_VALUE;
+	if (found == memory.end() || found->second.owner != current) return CUDA_ERROR_INVALID_VALUE;
 	if (capturing != nullptr) return outside();
-	for (CUstream stream : streams) run(stream, stream->handed);
-	memset((void *)at, 0xff, found->second);
-	held -= found->second;
+	for (CUstream stream : streams)
+		if (stream->context == current) run(stream, stream->handed);
+	memset((void *)at, 0xff, found->second.bytes);
+	current->held -= found->second.bytes;
 	memory.erase(found);
 	free((void *)at);
 	return state();
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *left, size_t *all) {
-	*left = total - held;
+	*left = current == nullptr ? 0 : total - current->held;
 	*all = total;
 	return state();
 }
@@ -433,6 +521,14 @@ EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t by
 	return copy((void *)dst, (void *)src, bytes, stream, nullptr);
 }
 
+// cuMemcpyPeerAsync goes through the host where the devices cannot reach each other's memory.
+EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t bytes, CUstream stream) {
+	Call call(__func__);
+	if (!lies(to, dst, bytes) || !lies(from, src, bytes)) return CUDA_ERROR_INVALID_VALUE;
+	if (refused(__func__) != CUDA_SUCCESS) return refused(__func__);
+	return copy((void *)dst, (void *)src, bytes, stream, nullptr);
+}
+
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream) {
 	Call call(__func__);
 	if (!on_device(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -446,6 +542,7 @@ EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned) {
 	Call call(__func__);
 	if (state() != CUDA_SUCCESS) return state();
 	streams.push_back(*stream = new CUstream_st());
+	(*stream)->context = current;
 	return CUDA_SUCCESS;
 }
 
@@ -476,6 +573,7 @@ EXPORT CUresult cuEventDestroy_v2(CUevent event) {
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
 	Call call(__func__);
 	if (outside() != CUDA_SUCCESS) return outside();
+	if (stream->context != current) return CUDA_ERROR_INVALID_HANDLE;
 	*event = {stream, stream->handed};
 	return CUDA_SUCCESS;
 }

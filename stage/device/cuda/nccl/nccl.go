@@ -1,0 +1,154 @@
+//go:build cuda && cgo && linux && amd64
+
+// Package nccl copies memory between two graphics processors of this process with NCCL, which it loads while the program runs.
+package nccl
+
+/*
+#cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "nccl.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"unsafe"
+)
+
+// library is the name of NCCL, of all versions whose functions are those of nccl.h.
+var library = "libnccl.so.2"
+
+// least is the first version that sends and receives: 2.7.
+const least = 2700
+
+// inProgress is how NCCL says that a communicator still works at something.
+const inProgress = 7
+
+// ErrAbsent is why there is no NCCL to copy with.
+var ErrAbsent = errors.New("no NCCL")
+
+var loaded struct {
+	sync.Mutex
+	found   bool
+	version C.int
+	nccl    C.struct_avg_nccl
+}
+
+// Load finds NCCL in one of the directories, or else where the loader looks. A process keeps the first that it finds. The error is an ErrAbsent.
+func Load(directories []string) error {
+	loaded.Lock()
+	defer loaded.Unlock()
+	if loaded.found {
+		return nil
+	}
+	var paths []string
+	for _, dir := range directories {
+		paths = append(paths, filepath.Join(dir, library))
+	}
+	var errs []error
+	for _, path := range append(paths, library) {
+		err := load(path)
+		if err == nil {
+			loaded.found = true
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return fmt.Errorf("%w: %w", ErrAbsent, errors.Join(errs...))
+}
+
+func load(path string) error {
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	if message := C.avg_nccl_load(&loaded.nccl, name); message != nil {
+		return errors.New(C.GoString(message))
+	}
+	if err := failure("ask "+path+" for its version", C.avg_nccl_version(&loaded.nccl, &loaded.version)); err != nil {
+		return err
+	}
+	if loaded.version < least {
+		return fmt.Errorf("%s is of version %d, expected %d or above", path, int(loaded.version), least)
+	}
+	return nil
+}
+
+// Version names the version of the library that Load found: "2.19.3".
+func Version() string {
+	v := int(loaded.version)
+	if v < 10000 { // as the library counted before 2.9
+		return fmt.Sprintf("%d.%d.%d", v/1000, v%1000/100, v%100)
+	}
+	return fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
+}
+
+func failure(doing string, result C.int) error {
+	if result == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: NCCL says %q (%d)", doing, C.GoString(C.avg_nccl_error(&loaded.nccl, result)), int(result))
+}
+
+// Pair copies from one processor to another. Failed and Abort may be called beside Copy; nothing else runs beside another call.
+type Pair struct {
+	communicators [2]unsafe.Pointer
+	aborted       bool
+}
+
+// Open makes the communicators of two processors, by their numbers, of the library that Load found.
+func Open(from, to int) (*Pair, error) {
+	p := &Pair{}
+	ordinals := [2]C.int{C.int(from), C.int(to)}
+	if err := failure("make communicators", C.avg_nccl_create(&loaded.nccl, &p.communicators[0], &ordinals[0])); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// order is the one in which processors are given copies. Were two copies given to two processors in different orders, each might wait for the other
+// behind the one that it waits for, where a processor runs streams through one queue.
+var order sync.Mutex
+
+// Copy hands a copy to a stream of each processor, which lie there.
+func (p *Pair) Copy(dst, src uintptr, bytes int, from, to unsafe.Pointer) error {
+	order.Lock()
+	defer order.Unlock()
+	streams := [2]unsafe.Pointer{from, to}
+	return failure("send and receive", C.avg_nccl_copy(&loaded.nccl, &p.communicators[0], C.uintptr_t(dst), C.uintptr_t(src), C.size_t(bytes), &streams[0]))
+}
+
+// Failed is the first failure of what was handed over.
+func (p *Pair) Failed() error {
+	for _, c := range p.communicators {
+		var result C.int
+		if err := failure("ask for failures", C.avg_nccl_state(&loaded.nccl, c, &result)); err != nil {
+			return err
+		}
+		if result != inProgress && result != 0 {
+			return failure("send and receive", result)
+		}
+	}
+	return nil
+}
+
+// Abort ends what was handed over and has not ended. The pair must not be used any more, but for Close.
+func (p *Pair) Abort() {
+	p.aborted = true
+	for _, c := range p.communicators {
+		C.avg_nccl_abort(&loaded.nccl, c)
+	}
+}
+
+// Close frees the communicators.
+func (p *Pair) Close() (err error) {
+	if p.aborted { // which has freed them
+		return nil
+	}
+	for _, c := range p.communicators {
+		err = errors.Join(err, failure("destroy a communicator", C.avg_nccl_destroy(&loaded.nccl, c)))
+	}
+	return err
+}
