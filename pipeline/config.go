@@ -45,6 +45,10 @@ type Config struct {
 	// Queues, unless nil, are the queues of a device here, a row of the plan; nil of a device that has one. Those behind queue 0 work for
 	// the pipelines, in turn.
 	Queues func(device int) *device.Queues
+	// Transports opens the ways to copy boundaries of so many bytes from the memory of a device here to that of another, rows of the plan. It is asked
+	// about stages that have memory for copies (stage.Buffers), and not needed without any. The group takes the fastest, falls back to
+	// the first that works, and closes them.
+	Transports func(from, to, bytes int) []Transport
 	// Connect makes this process's end of a link whose other stage lives elsewhere. upper says that this end is the stage
 	// nearer the output: by convention it listens, and the other dials. Nil when all stages are here. The ends must obey
 	// wire.End, and belong to the group.
@@ -109,6 +113,8 @@ type Events struct {
 	OnSnapshot func(*Snapshot)
 	// OnFinished: the final round is complete in all stages here, and its evaluation is done.
 	OnFinished func(round uint64)
+	// OnRoute: copies between the memory of two devices go by a transport from now on. Also when one has failed.
+	OnRoute func(RouteReport)
 	// Trace hears of every span of time.
 	Trace trace.Listener
 }

@@ -7,7 +7,9 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -42,6 +44,74 @@ func TestPipelinesTrainOnGraphicsProcessors(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// slowed is a transport that is never the fastest.
+type slowed struct{ Transport }
+
+func (s slowed) Copy(dst, src device.Mem) error {
+	time.Sleep(3 * time.Millisecond)
+	return s.Transport.Copy(dst, src)
+}
+
+// TestStagesOnTwoGraphicsProcessorsTrainToTheSameBits as one does, whatever copies between them, and goes on when NCCL fails.
+func TestStagesOnTwoGraphicsProcessorsTrainToTheSameBits(t *testing.T) {
+	t.Setenv("FAKE_CUDA_DEVICES", "2")
+	library := cudatest.Library(t)
+	opened := 0
+	open := func() device.Device {
+		d, err := cuda.Open(cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}, Ordinal: opened % 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened++
+		return d
+	}
+	want := trainModelOn(t, open, plan(t, "gpipe", 1, modelMicros), 2)
+	for _, one := range []struct {
+		by, schedule string
+		fails        bool
+	}{{"peer copies", "1f1b", false}, {"page-locked memory", "gpipe", false}, {"NCCL 2.19.3", "zb-h1", false}, {"NCCL 2.19.3", "interleaved", true}} {
+		t.Run(fmt.Sprintf("%s_%s_%t", one.by, one.schedule, one.fails), func(t *testing.T) {
+			opened = 0
+			transports := func(from, to device.Device, bytes int) (all []Transport) {
+				found, err := cuda.Transports(from, to, cuda.Config{Libraries: []string{library.Directory()}}, bytes)
+				if err != nil {
+					t.Error(err)
+				}
+				for _, f := range found {
+					if all = append(all, f); f.Name() != one.by {
+						all[len(all)-1] = slowed{f}
+					}
+				}
+				return all
+			}
+			var told []RouteReport
+			var mu sync.Mutex
+			got, _, inHost, err := trainApart(t, open, transports, plan(t, one.schedule, 2, modelMicros), 2, func(r RouteReport) {
+				mu.Lock()
+				defer mu.Unlock()
+				if told = append(told, r); len(told) == 2 && one.fails {
+					library.Fail("ncclGroupEnd", 2)
+				}
+			})
+			library.Fail("ncclGroupEnd", 0)
+			if err != nil || !slices.Equal(got, want) || inHost != 0 {
+				t.Errorf("losses, norms and evaluations\n%v (%v, %d boundaries in host memory), want\n%v", got, err, inHost, want)
+			}
+			for _, r := range told {
+				switch failed := r.Failed != nil; {
+				case failed && (!one.fails || r.Transport != "peer copies" || !strings.Contains(r.Failed.Error(), "unhandled system error")):
+					t.Errorf("a transport failed, and %s copies: %v", r.Transport, r.Failed)
+				case !failed && !one.fails && r.Transport != one.by:
+					t.Errorf("%s copies, expected %s", r.Transport, one.by)
+				}
+			}
+			if one.fails == (len(told) == 2) {
+				t.Errorf("%d routes were told of", len(told))
+			}
+		})
 	}
 }
 

@@ -25,10 +25,12 @@ type wiring struct {
 	closed bool
 	cause  error
 	all    []wire.End
+	movers []*wire.Mover
+	routes map[[2]int]*route // from stage to stage, where boundaries are copied from device to device
 }
 
 func newWiring(c *Config, local map[int]*localStage) *wiring {
-	w := &wiring{config: c, stages: c.Plan.Stages(), local: local, device: c.Plan.Placement()}
+	w := &wiring{config: c, stages: c.Plan.Stages(), local: local, device: c.Plan.Placement(), routes: map[[2]int]*route{}}
 	for _, inFlight := range schedule.InFlightByStage(c.Plan)[:w.stages-1] {
 		w.depth = append(w.depth, inFlight+1) // a sender never waits for its receiver; and the norm, behind the messages
 	}
@@ -53,18 +55,28 @@ func (w *wiring) keep(ends ...wire.End) error {
 // close closes all ends at once: with a cause, so that other nodes learn of it, or in order.
 func (w *wiring) close(cause error) error {
 	w.mu.Lock()
-	all := w.all
-	w.all, w.closed, w.cause = nil, true, cause
+	all, movers, routes := w.all, w.movers, w.routes
+	w.all, w.movers, w.routes, w.closed, w.cause = nil, nil, nil, true, cause
 	w.mu.Unlock()
 	var closing errgroup.Group
 	for _, e := range all {
 		closing.Go(func() error { return e.Close(cause) })
 	}
-	return closing.Wait()
+	err := closing.Wait()
+	for _, m := range movers {
+		m.Close()
+	}
+	for _, r := range routes {
+		err = errors.Join(err, r.close())
+	}
+	return err
 }
 
 // connect makes every link of the group. Those to other nodes are made at the same time, since nodes start in any order.
 func (w *wiring) connect(ctx context.Context) error {
+	if err := w.openRoutes(); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for p := range w.config.Pipelines {
 		for k := range w.stages - 1 {
@@ -121,6 +133,9 @@ func (w *wiring) join(ctx context.Context, group *errgroup.Group, l wire.Link, d
 		s := wire.Spec{
 			Generation: w.config.Generation, Depth: depth, MaxBytes: most, Trace: w.config.Events.Trace, Memory: w.memory(l.Lower, l.Upper),
 			Down: w.config.Network.Line(from, to), Up: w.config.Network.Line(to, from),
+		}
+		if err := w.move(l, &s); err != nil {
+			return err
 		}
 		switch {
 		case hasLower && hasUpper:

@@ -81,7 +81,9 @@ func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pi
 			}
 		})
 	}
-	inputs, outputs := schedule.Handed(grid, func(a, b int) bool { return device.Share(devices[a], devices[b]) })
+	apart := func(a, b int) bool { return copied(devices[a], devices[b]) }
+	inputs, outputs := schedule.Handed(grid, func(a, b int) bool { return device.Share(devices[a], devices[b]) || apart(a, b) })
+	landed, gradients := schedule.Landed(grid, apart)
 	c.Queues = func(row int) *device.Queues { return device.QueuesOf(devices[row]) }
 	placement, slots, halves := grid.Placement(), schedule.InFlightByStage(grid), schedule.HalvesByStage(grid)
 	for k, r := range ranges {
@@ -91,6 +93,7 @@ func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pi
 				return stage.New(stage.Config{
 					Device: devices[placement[k]], Model: m, Range: r, Index: k, Count: stages, Samples: 1,
 					Slots: slots[k], WeightSlots: halves[k], HandedInputs: inputs[k], HandedOutputs: outputs[k], Seed: 5, Boundary: boundary,
+					LandedInputs: landed[k], LandedGradients: gradients[k],
 				})
 			},
 			Source: func(p int) Source { return tokens{p} }, EvaluationSource: tokens{99},

@@ -39,6 +39,20 @@ func Handed(plan Plan, share func(device, other int) bool) (inputs, outputs []in
 	return inputs, outputs
 }
 
+// Landed is, per stage, how many inputs, and gradients of outputs, at once lie in its memory as copies of what a stage on another device has
+// handed over: 0 where boundaries between the two devices, rows of the plan, are not copied so. It is as many as the stage works with, and one more,
+// which arrives meanwhile; those that Handed counts stay where they were made until a copy has ended.
+func Landed(plan Plan, copied func(device, other int) bool) (inputs, gradients []int) {
+	rows, inFlight, halves := plan.Placement(), InFlightByStage(plan), HalvesByStage(plan)
+	inputs, gradients = make([]int, len(rows)), make([]int, len(rows))
+	for k := range len(rows) - 1 {
+		if copied(rows[k], rows[k+1]) {
+			inputs[k+1], gradients[k] = min(inFlight[k]+halves[k+1], inFlight[k+1]+1), min(inFlight[k], halves[k]+2)
+		}
+	}
+	return inputs, gradients
+}
+
 func ofStage(_ int, op Op) int { return op.Stage }
 
 // peaks are those of n counts that ops change: each op the one that of names.

@@ -182,20 +182,26 @@ func (c *Computed) allocateBoundaries() error {
 
 // allocateBuffers makes the boundaries in device memory.
 func (c *Computed) allocateBuffers() error {
-	fill := func(to *[]device.Mem, what string, n, bytes int) error {
-		for range n {
-			m, err := c.alloc(&c.price.Boundaries, what, device.F32, floats(bytes))
+	b, in, out := &c.buffers, c.shape.InputBytes, c.shape.OutputBytes
+	for _, all := range []struct {
+		to       *[]device.Mem
+		what     string
+		n, bytes int
+	}{
+		{&b.Outputs, "an output for the stage after", c.config.HandedOutputs, out},
+		{&b.Gradients, "a gradient for the stage before", c.config.HandedInputs, in}, // where something before it trains
+		{&b.LandedInputs, "an input from another device", c.config.LandedInputs, in},
+		{&b.LandedGradients, "a gradient from another device", c.config.LandedGradients, out},
+	} {
+		for i := 0; i < all.n && (all.to != &b.Gradients || c.hasInputGradient()); i++ {
+			m, err := c.alloc(&c.price.Boundaries, all.what, device.F32, floats(all.bytes))
 			if err != nil {
 				return err
 			}
-			*to = append(*to, m)
+			*all.to = append(*all.to, m)
 		}
-		return nil
 	}
-	if err := fill(&c.buffers.Outputs, "an output for the stage after", c.config.HandedOutputs, c.shape.OutputBytes); err != nil || !c.hasInputGradient() {
-		return err
-	}
-	return fill(&c.buffers.Gradients, "a gradient for the stage before", c.config.HandedInputs, c.shape.InputBytes)
+	return nil
 }
 
 // Buffers implements Stage.

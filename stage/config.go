@@ -37,6 +37,8 @@ type Config struct {
 	// shares memory with this one (schedule.Handed): the stage makes so many Buffers for the gradients of inputs, and for outputs. 0: these go
 	// through host memory, as they do where the device's memory is the host's, whatever is said here.
 	HandedInputs, HandedOutputs int
+	// LandedInputs and LandedGradients are how many inputs, and gradients of outputs, are here as copies of another device's (schedule.Landed).
+	LandedInputs, LandedGradients int
 	// Versions is how many versions of the weights passes may read at once, the newest included: the plan's peak for this
 	// stage. 0 means 1, for plans that step at the end of a batch. Each beyond the first takes the memory of the weights.
 	Versions int
@@ -74,7 +76,7 @@ func (c Config) withDefaults() Config {
 		c.Slots, c.WeightSlots = 0, 0
 	}
 	if c.ForwardOnly || c.Device != nil && c.Device.Host() {
-		c.HandedInputs, c.HandedOutputs = 0, 0
+		c.HandedInputs, c.HandedOutputs, c.LandedInputs, c.LandedGradients = 0, 0, 0, 0
 	}
 	if c.Recompute == "" || c.ForwardOnly {
 		c.Recompute = RecomputeNone
@@ -108,6 +110,8 @@ func (c Config) Validate() error {
 	case c.HandedInputs < 0 || c.HandedInputs > 0 && c.first() || c.HandedOutputs < 0 || c.HandedOutputs > 0 && c.last():
 		return fmt.Errorf("%s: %d inputs and %d outputs are handed over in device memory; at least 0 are possible, and none at the ends of a pipeline",
 			c.what(), c.HandedInputs, c.HandedOutputs)
+	case c.LandedInputs < 0 || c.LandedInputs > 0 && c.HandedInputs == 0 || c.LandedGradients < 0 || c.LandedGradients > 0 && c.HandedOutputs == 0:
+		return fmt.Errorf("%s: %d inputs and %d gradients are copies; at least 0 are possible, and none of what is not handed over", c.what(), c.LandedInputs, c.LandedGradients)
 	case c.Compute != device.F32 && c.Compute != device.BF16:
 		return fmt.Errorf("%s: products cannot compute in %v; f32 and bf16 are possible", c.what(), c.Compute)
 	case c.Boundary != device.F32 && c.Boundary != device.BF16:

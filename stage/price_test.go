@@ -61,6 +61,8 @@ func TestBytesAreThoseThatNewAllocates(t *testing.T) {
 						c.HandedOutputs = slots[0] + slots[1]
 					}
 					holdBytesOn(t, name+" with boundaries in device memory", &counted{Device: stagetest.NewLate()}, c)
+					c.LandedInputs, c.LandedGradients = min(c.HandedInputs, 2), min(c.HandedOutputs, 3)
+					holdBytesOn(t, name+" with copies of another device's", &counted{Device: stagetest.NewLate()}, c)
 				}
 			}
 		}

@@ -100,6 +100,8 @@ func (b Boundary) Bytes() int {
 type Buffers struct {
 	Outputs   []device.Mem // for the stage after
 	Gradients []device.Mem // of inputs, for the stage before
+	// LandedInputs and LandedGradients are for copies of what stages on other devices hand over; none: it is used where it is.
+	LandedInputs, LandedGradients []device.Mem
 	// Host makes host memory, aligned to 64 bytes, for boundaries that the stage copies, and gives nil when it has no more: see
 	// device.HostAllocator. Nil: any memory will do.
 	Host func(n int) []byte

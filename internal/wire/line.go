@@ -30,16 +30,31 @@ func (s Shape) leave(n int) time.Duration {
 // Line is one direction between two devices on which frames take time. All links of this direction share it: a frame leaves
 // when the one before it has left, whichever pipeline's it is, and arrives a latency later. Senders do not wait.
 type Line struct {
+	lane
 	shape Shape
+	free  time.Time // when the last frame has left; the lane's mu guards it
+}
 
+// Carrier takes the frames of a direction from one end to the other: a Line or a Mover.
+type Carrier interface {
+	// carry takes a frame for which there is room in p.to.
+	carry(p inFlightFrame) error
+}
+
+// lane is frames under way in one direction, which a goroutine takes to their end in their order.
+type lane struct {
 	mu     sync.Mutex
-	free   time.Time       // when the last frame has left
-	queue  []inFlightFrame // under way, in the order of their arrival
+	queue  []inFlightFrame
 	closed bool
 	change sync.Cond // of queue and closed
 
 	stop chan struct{}
 	done chan struct{}
+}
+
+func (l *lane) init() {
+	l.change.L = &l.mu
+	l.stop, l.done = make(chan struct{}), make(chan struct{})
 }
 
 // inFlightFrame is a frame on its way.
@@ -54,14 +69,18 @@ type inFlightFrame struct {
 
 // NewLine starts a line. Close ends it.
 func NewLine(s Shape) *Line {
-	l := &Line{shape: s, stop: make(chan struct{}), done: make(chan struct{})}
-	l.change.L = &l.mu
-	go l.run()
+	l := &Line{shape: s}
+	l.init()
+	go func() { // on a thread of its own, which ends with it
+		runtime.LockOSThread()
+		_ = pace.Tighten() // where the system refuses, frames may be 50 us late; an emulated device says so
+		l.run(l.pass)
+	}()
 	return l
 }
 
-// Close drops what is under way and returns when the line has ended. Links that use it must not be used any more.
-func (l *Line) Close() {
+// Close drops what is under way and returns when the goroutine has ended. Links that use it must not be used any more.
+func (l *lane) Close() {
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
@@ -72,43 +91,50 @@ func (l *Line) Close() {
 	<-l.done
 }
 
-// errLine is why a frame cannot be sent.
-var errLine = errors.New("the line of the link is closed")
+// errLane is why a frame cannot be sent.
+var errLane = errors.New("the line of the link is closed")
 
-// carry takes a frame for which there is room in p.to.
+// add puts a frame behind the others. The caller holds mu.
+func (l *lane) add(p inFlightFrame) error {
+	if l.closed {
+		return errLane
+	}
+	l.queue = append(l.queue, p)
+	l.change.Signal()
+	return nil
+}
+
 func (l *Line) carry(p inFlightFrame) error {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		return errLine
-	}
 	leaves := now
 	if l.free.After(now) {
 		leaves = l.free
 	}
 	l.free = leaves.Add(l.shape.leave(len(p.frame.Payload)))
 	p.left, p.arrives = leaves.Sub(trace.Epoch), l.free.Add(l.shape.Latency)
-	l.queue = append(l.queue, p)
-	l.change.Signal()
-	return nil
+	return l.add(p)
 }
 
-// run delivers. It keeps its thread, whose timers it has made precise, until both end.
-func (l *Line) run() {
+// pass delivers a frame when it arrives.
+func (l *Line) pass(p *inFlightFrame) bool {
+	if !pace.UntilOr(p.arrives, l.stop) {
+		p.drop()
+		return false
+	}
+	p.deliver()
+	return true
+}
+
+// run has pass take the frames, until it is false or the lane closes.
+func (l *lane) run(pass func(p *inFlightFrame) bool) {
 	defer close(l.done)
-	runtime.LockOSThread()
-	_ = pace.Tighten() // where the system refuses, frames may be 50 us late; an emulated device says so
 	for {
 		p, ok := l.next()
-		if !ok {
+		if !ok || !pass(&p) {
 			break
 		}
-		if !pace.UntilOr(p.arrives, l.stop) {
-			p.drop()
-			break
-		}
-		p.deliver()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +145,7 @@ func (l *Line) run() {
 }
 
 // next waits for a frame; false when the line is closed.
-func (l *Line) next() (p inFlightFrame, ok bool) {
+func (l *lane) next() (p inFlightFrame, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.queue) == 0 && !l.closed {
@@ -163,7 +189,7 @@ func NewNetwork(shape func(from, to int) Shape) *Network {
 }
 
 // Line is the line from one device to another; nil, for no line, within a device, where the shape is none, and of a nil Network.
-func (n *Network) Line(from, to int) *Line {
+func (n *Network) Line(from, to int) Carrier {
 	if n == nil || from == to {
 		return nil
 	}

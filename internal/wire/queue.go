@@ -69,13 +69,13 @@ type direction struct {
 	frames  chan Frame
 	arrived atomic.Pointer[func()]
 
-	line *Line // that frames pass first; nil: none
+	line Carrier // that frames pass first; nil: none
 	// credits holds a token for each frame that was sent and not received: those that a line carries count against the depth, so
 	// there is always room in frames for what has a credit.
 	credits chan struct{}
 }
 
-func newDirection(depth int, line *Line) *direction {
+func newDirection(depth int, line Carrier) *direction {
 	return &direction{frames: make(chan Frame, depth), credits: make(chan struct{}, depth), line: line}
 }
 

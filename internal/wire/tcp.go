@@ -27,7 +27,7 @@ type tcpEnd struct {
 }
 
 // newTCPEnd takes over a connection after its handshake. Frames from the other end pass line, unless that is nil.
-func newTCPEnd(conn net.Conn, link Link, line *Line, s Spec) *tcpEnd {
+func newTCPEnd(conn net.Conn, link Link, line Carrier, s Spec) *tcpEnd {
 	e := &tcpEnd{
 		queue: queue{spec: s, pool: newPool(s), state: newCloseState(), in: newDirection(s.Depth, line), out: newDirection(s.Depth, nil)},
 		link:  link, conn: conn,

@@ -152,10 +152,10 @@ type Spec struct {
 	Generation uint64
 	Depth      int // frames in flight per direction that Send accepts without blocking; at least 1
 	MaxBytes   int // the longest payload; a longer one is refused before memory is taken
-	// Down and Up, unless nil, are lines that frames toward the upper and the lower stage pass: they arrive as late as the
-	// line says, after the frames of other links that share it. Over TCP that is on top of what the network takes, and each end
-	// only looks at the line toward it. Both ends of a link inside one process must be closed before its lines.
-	Down, Up *Line
+	// Down and Up, unless nil, carry the frames toward the upper and the lower stage. Those of a Line arrive as late as it says, after
+	// the frames of other links that share it; over TCP that is on top of what the network takes, and each end only looks at the line
+	// toward it. A Mover is of one link inside one process. Both ends of such a link must be closed before what carries its frames.
+	Down, Up Carrier
 	// Memory, unless nil, makes the memory of payloads: n bytes aligned to 64, or nil when it has no more. It is not given back.
 	Memory func(n int) []byte
 	// Trace hears of each frame that a link moved between nodes, or along a line (trace.Send). A link inside one process
