@@ -8,7 +8,7 @@ import (
 )
 
 // Memories is what every stage of a plan takes, with layers split so and micro-batches of so many samples. in is, of each row of the plan, the memory
-// that its stages are in: those in one hand boundaries over there.
+// that its stages are in: those in one hand boundaries over there, and boundaries between two are copied.
 func Memories(z Sizer, plan schedule.Plan, in []int, split [][2]int, samples, pipelines int, recompute []string) ([]Memory, error) {
 	all := make([]Memory, len(split))
 	for s, spec := range stageSpecs(plan, in, samples, pipelines, recompute) {
@@ -24,12 +24,13 @@ func Memories(z Sizer, plan schedule.Plan, in []int, split [][2]int, samples, pi
 // stageSpecs are those of a plan's stages, but for their layers.
 func stageSpecs(plan schedule.Plan, in []int, samples, pipelines int, recompute []string) []StageSpec {
 	inFlight, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
-	inputs, outputs := schedule.Handed(plan, func(row, other int) bool { return in[row] == in[other] })
+	inputs, outputs := schedule.Handed(plan, func(int, int) bool { return true })
+	landed, gradients := schedule.Landed(plan, func(row, other int) bool { return in[row] != in[other] })
 	all := make([]StageSpec, plan.Stages())
 	for s := range all {
 		all[s] = StageSpec{
 			Samples: samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s], Pipelines: pipelines,
-			Recompute: recomputeOf(recompute, s), HandedInputs: inputs[s], HandedOutputs: outputs[s],
+			Recompute: recomputeOf(recompute, s), HandedInputs: inputs[s], HandedOutputs: outputs[s], LandedInputs: landed[s], LandedGradients: gradients[s],
 		}
 	}
 	return all

@@ -94,6 +94,9 @@ type StageSpec struct {
 	Pipelines   int
 	// HandedInputs and HandedOutputs are the boundaries that it has in device memory at once: see schedule.Handed.
 	HandedInputs, HandedOutputs int
+	// LandedInputs and LandedGradients are those that are copied there from another device: see schedule.Landed. A Sizer of devices that copy nothing
+	// from each other looks at neither.
+	LandedInputs, LandedGradients int
 }
 
 // Sizer prices stages without making them. It must give the same answer for the same question.

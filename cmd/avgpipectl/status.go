@@ -308,4 +308,23 @@ func printLinkStatus(p *page, links []api.LinkStatus) {
 		}
 	}
 	p.below(&t)
+	printTransports(p, links)
+}
+
+// printTransports prints what copies boundaries between GPUs.
+func printTransports(p *page, links []api.LinkStatus) {
+	var t table
+	t.add("LINK", "DOWN BY", "SPEED", "UP BY", "SPEED")
+	cells := func(by *api.TransportStatus) []string {
+		if by == nil {
+			return []string{"-", "-"}
+		}
+		return []string{by.Name, size(int64(by.BytesPerS)) + "/s"}
+	}
+	for _, l := range links {
+		if l.DownBy != nil || l.UpBy != nil {
+			t.add(slices.Concat([]string{fmt.Sprintf("%d-%d", l.Link, l.Link+1)}, cells(l.DownBy), cells(l.UpBy))...)
+		}
+	}
+	p.below(&t)
 }

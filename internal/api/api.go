@@ -140,6 +140,16 @@ type LinkStatus struct {
 	MessageBytes int64    `json:"message_bytes"`
 	DownS        *float64 `json:"down_s"` // activations, in seconds
 	UpS          *float64 `json:"up_s"`   // gradients
+	// DownBy and UpBy are what copies between two GPUs of one worker; they are left out elsewhere.
+	DownBy *TransportStatus `json:"down_by,omitempty"`
+	UpBy   *TransportStatus `json:"up_by,omitempty"`
+}
+
+// TransportStatus is a way to copy from the memory of a GPU to that of another.
+type TransportStatus struct {
+	Name string `json:"name"` // "peer copies"
+	// BytesPerS is how fast it copied a message when the link opened.
+	BytesPerS float64 `json:"bytes_per_s"`
 }
 
 // NodeStatus is a line of `avgpipectl nodes`.

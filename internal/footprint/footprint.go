@@ -61,11 +61,15 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if m, ok := z.known[spec]; ok {
 		return m, nil
 	}
+	asked := spec
+	if z.job.Devices.Kind != job.KindGPU { // boundaries cross in the memory of the host
+		spec.HandedInputs, spec.HandedOutputs, spec.LandedInputs, spec.LandedGradients = 0, 0, 0, 0
+	}
 	size := Size(z.model, z.job, spec.Samples)
 	c := stage.Config{
 		Device: z.on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: size.B, Sequence: size.T,
 		Compute: size.Compute, Boundary: device.Floating(z.job.BoundaryPrecision), Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
-		HandedInputs: spec.HandedInputs, HandedOutputs: spec.HandedOutputs, Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
+		HandedInputs: spec.HandedInputs, HandedOutputs: spec.HandedOutputs, LandedInputs: spec.LandedInputs, LandedGradients: spec.LandedGradients, Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
 	}
 	b, err := c.Bytes()
 	if err != nil {
@@ -99,7 +103,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if z.on.Host() {
 		m.Host += b.Scratch + n*b.Padding + vectors*(device.HostPages(b.Vector)-b.Vector)
 	}
-	z.known[spec] = m
+	z.known[asked] = m
 	return m, nil
 }
 

@@ -396,14 +396,15 @@ func coresOf(d int, cpu job.CPU, cores []int) []int {
 // stage is the configuration of stage s in a pipeline.
 func (h *host) stage(s *hosted, pipeline int) stage.Config {
 	spec := h.assignment.Spec.Job
-	inputs, outputs := schedule.Handed(h.plan, h.share)
+	inputs, outputs := schedule.Handed(h.plan, func(row, other int) bool { return h.share(row, other) || h.copies(row, other) })
+	landed, gradients := schedule.Landed(h.plan, h.copies)
 	return stage.Config{
 		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
 		Samples: h.samples(), Sequence: h.sequence(),
 		Compute: device.Floating(spec.Precision), Boundary: device.Floating(spec.BoundaryPrecision),
 		Slots: schedule.InFlightByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
 		Versions:     schedule.VersionsByStage(h.plan)[s.index],
-		HandedInputs: inputs[s.index], HandedOutputs: outputs[s.index],
+		HandedInputs: inputs[s.index], HandedOutputs: outputs[s.index], LandedInputs: landed[s.index], LandedGradients: gradients[s.index],
 		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: optimizer(spec.Optimizer, h.budget), Seed: spec.Seed, Pipeline: pipeline,
 	}
 }

@@ -34,7 +34,8 @@ type progress struct {
 	rate      *trace.Rate       // of tokens
 	spans     map[int]*trace.Accumulator
 	transfers transfers
-	held      map[int]string // by stage: why its shard cannot be written yet
+	routes    map[way]*api.TransportStatus // between GPUs
+	held      map[int]string               // by stage: why its shard cannot be written yet
 }
 
 // lossSteps is how many steps of each pipeline the training loss is the mean of.
@@ -45,7 +46,7 @@ func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 	p := &progress{
 		state: api.Starting, rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
 		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
-		transfers: newTransfers(a, plan), held: map[int]string{},
+		transfers: newTransfers(a, plan), routes: map[way]*api.TransportStatus{}, held: map[int]string{},
 	}
 	start := uint64(0)
 	if r := a.Restore; r != nil {
@@ -219,6 +220,7 @@ func (p *progress) link(s *hosted, now time.Time) api.LinkStatus {
 	return api.LinkStatus{
 		Link: s.index, MessageBytes: int64(s.shape.OutputBytes),
 		DownS: p.transfers[way{s.index, down}].seconds(until), UpS: p.transfers[way{s.index, up}].seconds(until),
+		DownBy: p.routes[way{s.index, down}], UpBy: p.routes[way{s.index, up}],
 	}
 }
 

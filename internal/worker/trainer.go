@@ -83,6 +83,7 @@ func (h *host) groupConfig(ctx context.Context) (pipeline.Config, error) {
 		Evaluation:   &pipeline.EvaluationConfig{MicroBatches: h.held().Micros()},
 		Attach:       h.attach,
 		Queues:       h.queues,
+		Transports:   h.transports,
 		Network:      h.network,
 	}
 	for i := range h.stages {
@@ -159,6 +160,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 			t.history.step(r, t.progress.step(r, now), now)
 		},
 		OnRound: t.progress.round,
+		OnRoute: t.routed,
 		Trace:   t.progress.span,
 		OnEvaluated: func(e pipeline.Evaluation) {
 			m, loss := feed.Metrics(h.model.Task, e.Score), e.Score.MeanLoss()
