@@ -49,6 +49,7 @@ func readReport(t *testing.T, path string) (r record) {
 // Every step runs on the driver of cudatest, and finds what the report is read for.
 func TestEveryStepPasses(t *testing.T) {
 	o := toys(t)
+	t.Setenv("FAKE_CUDA_DEVICES", "2")
 	if err := smoke(t.Context(), o); err != nil {
 		t.Error(err)
 	}
@@ -58,7 +59,8 @@ func TestEveryStepPasses(t *testing.T) {
 	}
 	wants := map[string][]string{
 		"driver": {"gpus"}, "kernels": {"device", "open_s"}, "libraries": {"device"}, "gradients": {"gpt2 f32", "resnet bf16"},
-		"training": {"curves", "gpu bf16 apart"}, "pipelines": {"N=2, K=2, last loss"}, "peak": {"bf16_tflops", "f32_tflops"}, "bandwidth": {"add_gb_per_s", "copy_gb_per_s"},
+		"training": {"curves", "gpu bf16 apart"}, "pipelines": {"N=2, K=2, last loss"},
+		"links": {"0 -> 1, peer copies, 4 KiB, GB/s", "1 -> 0, NCCL 2.19.3, 4 KiB, GB/s", "stage 0 -> 1 by", "stage 1 -> 0 by"}, "peak": {"bf16_tflops", "f32_tflops"}, "bandwidth": {"add_gb_per_s", "copy_gb_per_s"},
 		"operations": {"kinds", "of_roofline"}, "launches": {"operations_a_step", "graphs_step_ms"}, "transfers": {"locked_to_device_gb_per_s", "plain_to_host_gb_per_s"},
 	}
 	for _, s := range r.Steps {

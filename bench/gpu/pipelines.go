@@ -16,14 +16,16 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// layout is how pipelines of stages train on one GPU: each stage has a device there, with a stream for each pipeline.
+// layout is how pipelines of stages train on one GPU, or on several in turn: each stage has a device there, with a stream for each pipeline.
 type layout struct {
 	training
 	pipelines, stages, steps int
+	gpus                     int // 0: one
 	fill                     filler
 }
 
@@ -44,6 +46,7 @@ type trace struct {
 	mu      sync.Mutex
 	numbers map[[2]uint64][2]float64 // by pipeline and step: loss and norm
 	ended   []time.Time              // of each step of the first pipeline
+	routes  []pipeline.RouteReport
 }
 
 func (t *trace) step(r pipeline.StepReport) {
@@ -68,8 +71,12 @@ func (o options) run(l layout) (told *trace, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	for range plan {
-		d, err := o.open(device.QueuesFor(l.pipelines))
+	for row := range plan {
+		on := o
+		if l.gpus > 0 {
+			on.ordinal = (o.ordinal + row) % l.gpus
+		}
+		d, err := on.open(device.QueuesFor(l.pipelines))
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +86,7 @@ func (o options) run(l layout) (told *trace, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Events = pipeline.Events{OnStep: told.step}
+	c.Events, c.Transports = pipeline.Events{OnStep: told.step, OnRoute: told.route}, o.transports(devices)
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(devices))))
 	group, err := pipeline.New(c)
 	if err != nil {
@@ -107,7 +114,9 @@ func (l layout) config(plan schedule.Plan, devices []device.Device) (c pipeline.
 		LearningRate: func(uint64) float32 { return l.rate },
 		Queues:       func(row int) *device.Queues { return device.QueuesOf(devices[row]) },
 	}
-	inputs, outputs := schedule.Handed(plan, func(a, b int) bool { return device.Share(devices[a], devices[b]) })
+	apart := func(a, b int) bool { return cuda.Apart(devices[a], devices[b]) }
+	inputs, outputs := schedule.Handed(plan, func(a, b int) bool { return device.Share(devices[a], devices[b]) || apart(a, b) })
+	landed, gradients := schedule.Landed(plan, apart)
 	placement, slots, halves := plan.Placement(), schedule.InFlightByStage(plan), schedule.HalvesByStage(plan)
 	for k, r := range ranges {
 		c.Stages = append(c.Stages, pipeline.StageConfig{
@@ -116,6 +125,7 @@ func (l layout) config(plan schedule.Plan, devices []device.Device) (c pipeline.
 				return stage.New(stage.Config{
 					Device: devices[placement[k]], Model: l.model, Range: r, Index: k, Count: len(ranges), Samples: l.samples, Sequence: length,
 					Compute: l.compute, Slots: slots[k], WeightSlots: halves[k], HandedInputs: inputs[k], HandedOutputs: outputs[k], Seed: 5, Pipeline: number,
+					LandedInputs: landed[k], LandedGradients: gradients[k],
 				})
 			},
 			Source: func(number int) pipeline.Source { return source{l, number} },
@@ -148,12 +158,7 @@ func comparePipelines(o options) (values, error) {
 				want = told.numbers
 			}
 			found[name+", last loss"] = told.numbers[[2]uint64{0, uint64(l.steps - 1)}][0]
-			differ := 0
-			for at, numbers := range want {
-				if told.numbers[at] != numbers {
-					differ++
-				}
-			}
+			differ := told.differ(want)
 			if len(want) != l.pipelines*l.steps || differ > 0 {
 				wrong = append(wrong, fmt.Errorf("%s: %d of %d steps have other losses or norms than with K=1, expected the same bits", name, differ, len(want)))
 			}

@@ -36,6 +36,7 @@ func steps() []step {
 		{"gradients", "a gradient of each family of models against package ref", true, compareGradients},
 		{"training", "losses of a small GPT-2 on the GPU and on the CPU", true, compareTraining},
 		{"pipelines", "N and K of 1 and 2 train to the same bits", true, comparePipelines},
+		{"links", "copies between two GPUs, and a training on both", true, checkLinks},
 		{"peak", "the rate of products", false, measurePeak},
 		{"bandwidth", "the rate of copies in the memory of the GPU", false, measureBandwidth},
 		{"operations", "each kind of operation of GPT-2 124M against its roofline", false, measureOperations},
