@@ -213,7 +213,7 @@ func (t *Transport) giveUp(ended <-chan error, why error) error {
 		t.pair.Abort()
 	}
 	select {
-	case <-ended:
+	case <-ended: //nolint:errcheck // of a copy that was ended
 		return why
 	case <-time.After(limit):
 		t.stuck = true
