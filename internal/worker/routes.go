@@ -1,10 +1,11 @@
 package worker
 
 import (
+	"fmt"
+
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
@@ -49,7 +50,7 @@ func (t *trainer) routed(r pipeline.RouteReport) {
 	t.log.Info("boundaries are copied from GPU to GPU", fields...)
 }
 
-func perSecond(bytes float64) string { return words.Bytes(int64(bytes)) + "/s" }
+func perSecond(bytes float64) string { return fmt.Sprintf("%.3g GB/s", bytes/1e9) }
 
 // routed notes how boundaries cross.
 func (p *progress) routed(r pipeline.RouteReport) {
