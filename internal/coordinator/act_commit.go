@@ -36,7 +36,12 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 			return func(o *observed) { accept(o.workers[:i], d.round) }, fmt.Errorf("commit round %d%s: %w", d.round, a.of(w), err)
 		}
 		if !answer.Accepted {
-			return func(o *observed) { o.refused[d.round] = max(answer.Earliest, 1) }, nil
+			return func(o *observed) {
+				o.refused[d.round] = max(answer.Earliest, 1)
+				if d.round >= o.lastRound() { // there is no later one: this one is asked for again
+					o.notBefore = time.Now().Add(afterFail)
+				}
+			}, nil
 		}
 	}
 	return func(o *observed) {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -132,6 +133,20 @@ func TestAJobWaitsForANodeThatCannotStartItsWorker(t *testing.T) {
 		}
 		if n := r.Counts.Deaths.Load(); n != 0 {
 			t.Errorf("%d deaths were counted of none", n)
+		}
+	})
+}
+
+// TestALastRoundThatIsRefusedIsAskedForWithPauses: no clock of a test would move while it was asked for again at once.
+func TestALastRoundThatIsRefusedIsAskedForWithPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a")
+		id := r.submit("refuses-at-20", 20)
+		defer r.end()
+		time.Sleep(time.Minute)
+		j := r.until(id, "is known", func(*cluster.Job) bool { return true })
+		if j.State != cluster.Running || j.Pending != 20 {
+			t.Errorf("%s, with round %d to commit: %s", j.State, j.Pending, j.Reason)
 		}
 	})
 }

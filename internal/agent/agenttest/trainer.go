@@ -58,8 +58,8 @@ func TrainJob(name string) job.Job {
 }
 
 // trainer pretends to train. What goes wrong is in the job's name: "nan-at-12" fails for good in round 12, "crash-at-12"
-// dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long;
-// "good-at-12" trains. From lateTrouble on, two rounds are committed before, however busy the machine is.
+// dies there every time, "full-at-12" finds the disk full from there on, "slow-at-12" says that its batches take twice as long,
+// "refuses-at-12" commits no round from there on; "good-at-12" trains. From lateTrouble on, two rounds are committed before, however busy the machine is.
 type trainer struct {
 	a      control.Assignment
 	pid    int
@@ -303,6 +303,9 @@ func (t *trainer) Commit(r control.CommitRequest) control.CommitResponse {
 	}
 	if r.Generation != t.a.Generation || r.Round < t.earliest() || r.Round > t.final {
 		return control.CommitResponse{Earliest: t.earliest(), Reason: "too late"}
+	}
+	if kind, at := t.trouble(); kind == "refuses" && r.Round >= at {
+		return control.CommitResponse{Earliest: r.Round, Reason: "it refuses"}
 	}
 	t.wanted[r.Round] = true
 	t.asked++
