@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +33,73 @@ func TestSplitIsTheBestOfAllSplits(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Of splits that are equal but for rounding, too, Split takes the one that looking at all runs takes.
+func TestSplitIsThatOfAllRuns(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for trial := range 300 {
+		n := 1 + rng.IntN(40)
+		costs := make([]float64, n)
+		for i := range costs {
+			switch trial % 3 {
+			case 0:
+				costs[i] = rng.Float64()
+			case 1:
+				costs[i] = 0.1 * float64(1+rng.IntN(2)) // sums differ by their rounding
+			default:
+				costs[i] = 0.7
+			}
+		}
+		costs[0], costs[n-1] = 0, costs[n-1]*float64(rng.IntN(12))
+		for _, k := range []int{1, 1 + n/7, 1 + n/3, n} {
+			got, err := stage.Split(costs, k)
+			if want := ofAllRuns(costs, k); err != nil || !slices.Equal(got, want) {
+				t.Fatalf("Split(%v, %d) = %v, %v, want %v", costs, k, got, err, want)
+			}
+		}
+	}
+}
+
+// ofAllRuns is Split by two dynamic programs that look at every run of layers.
+func ofAllRuns(costs []float64, k int) []stage.Range {
+	n, prefix := len(costs), []float64{0}
+	for i, c := range costs {
+		prefix = append(prefix, prefix[i]+c)
+	}
+	worst, _ := leastOf(n, k, func(from, to int) float64 { return prefix[to] - prefix[from] }, math.Max)
+	_, runs := leastOf(n, k, func(from, to int) float64 {
+		c := prefix[to] - prefix[from]
+		if c > worst {
+			return math.Inf(1)
+		}
+		return c * c
+	}, func(a, b float64) float64 { return a + b })
+	return runs
+}
+
+// leastOf minimises join over the values of k runs of n layers, D[s][j] = min_i join(D[s-1][i], value(i, j)), and returns D[k][n] with the runs.
+func leastOf(n, k int, value func(from, to int) float64, join func(a, b float64) float64) (least float64, runs []stage.Range) {
+	values, starts := make([][]float64, k+1), make([][]int, k+1)
+	for s := range values {
+		values[s], starts[s] = slices.Repeat([]float64{math.Inf(1)}, n+1), make([]int, n+1)
+	}
+	values[0][0] = 0
+	for s := 1; s <= k; s++ {
+		for j := s; j <= n; j++ {
+			for i := s - 1; i < j; i++ {
+				if v := join(values[s-1][i], value(i, j)); v <= values[s][j] {
+					values[s][j], starts[s][j] = v, i
+				}
+			}
+		}
+	}
+	runs = make([]stage.Range, k)
+	for s, to := k, n; s > 0; s-- {
+		runs[s-1] = stage.Range{From: starts[s][to], To: to}
+		to = runs[s-1].From
+	}
+	return values[k][n], runs
 }
 
 func checkCovers(t *testing.T, ranges []stage.Range, n, k int) {
@@ -103,4 +171,21 @@ func ExampleSplit() {
 	ranges, _ := stage.Split(costs, 3)
 	fmt.Println(ranges)
 	// Output: [{0 3} {3 4} {4 6}]
+}
+
+func BenchmarkSplit(b *testing.B) {
+	for _, n := range []int{1000, 2000, 4000} {
+		costs := make([]float64, n)
+		for i := range costs {
+			costs[i] = 3e9
+		}
+		costs[0], costs[n-1] = 0, 17e9
+		b.Run(fmt.Sprintf("layers=%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := stage.Split(costs, 64); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -1,6 +1,9 @@
 package tuner
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // balance moves the boundaries between stages so that the device whose stages take most together takes less. It is a local
 // search from a cut that fits: a move shifts some neighbouring boundaries by one or two layers, so that work goes from the
@@ -58,6 +61,9 @@ func (c Chain) load(at []int) (l load) {
 	held := make([]float64, slices.Max(c.Homes)+1)
 	for s, d := range c.Homes {
 		cost, message := c.Cost(s, at[s], at[s+1]), c.transfer(at[s])
+		if !c.fits(s, at[s], at[s+1]) {
+			cost = math.Inf(1)
+		}
 		held[d] += cost
 		l[0], l[2] = max(l[0], message), max(l[2], cost)
 	}

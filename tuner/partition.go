@@ -14,9 +14,11 @@ type Chain struct {
 	Stages int
 	// Homes is the device of each stage. Nil: each has one of its own.
 	Homes []int
-	// Cost is the time of one micro-batch, forward and backward, of layers from..to-1 on the device of a stage: +Inf where
-	// the device cannot hold them. It must not be negative or NaN.
+	// Cost is the time of one micro-batch, forward and backward, of layers from..to-1 on the device of a stage. It must not be negative or
+	// NaN, nor fall where a layer is added.
 	Cost func(stage, from, to int) float64
+	// Fits says whether the device of a stage can hold layers from..to-1. Nil: each can hold all.
+	Fits func(stage, from, to int) bool
 	// Transfer is the one-way time of the message between layer at-1 and layer at. Nil is no time at all.
 	Transfer func(at int) float64
 }
@@ -36,7 +38,9 @@ var ErrUnfit = errors.New("no cut into so many stages fits the devices")
 // exact: D[s][j] = min_i max(D[s-1][i], Cost(s, i, j), Transfer(i)), with the device in the state as the stage that it holds.
 // Among cuts that are equally good it takes the one with the least sum of transfers, which the pipeline fills and drains
 // through; then the one with the least sum of squared costs, the most even one; then the one with the most layers on early
-// stages. No layer is dropped and no stage is empty. The work is O(stages layers^2).
+// stages. No layer is dropped and no stage is empty. It looks at no longer runs than help: stage s of layers that are alike has
+// at most layers/s, so the work is O(layers^2 log stages). A parametric search, as stage.Split does it, would have to look at
+// them all the same, since memory is not additive.
 //
 // Where Homes has several stages on a device, what bounds a batch is the sum of them. That is no chain, and from this cut a local
 // search goes on to one that is at least as good and not always the best: see balance.
@@ -51,20 +55,15 @@ func Partition(c Chain) ([][2]int, error) {
 	case c.Stages > c.Layers:
 		return nil, &StagesError{Layers: c.Layers, Stages: c.Stages}
 	}
-	worst := cut(c, func(s, i, j int) value { return value{c.slowest(s, i, j), 0} }, func(a, b value) value {
-		return value{max(a[0], b[0]), 0}
-	})
-	bound := worst.best()[0]
+	bound := cut(c, func(cost, transfer float64) value { return value{max(cost, transfer), 0} },
+		func(a, b value) value { return value{max(a[0], b[0]), 0} },
+		func(found value) float64 { return found[0] }).best()[0]
 	if math.IsInf(bound, 1) {
 		return nil, ErrUnfit
 	}
-	even := cut(c, func(s, i, j int) value {
-		if c.slowest(s, i, j) > bound {
-			return unfit
-		}
-		cost := c.Cost(s, i, j)
-		return value{c.transfer(i), cost * cost}
-	}, func(a, b value) value { return value{a[0] + b[0], a[1] + b[1]} }).ranges()
+	even := cut(c, func(cost, transfer float64) value { return value{transfer, cost * cost} },
+		func(a, b value) value { return value{a[0] + b[0], a[1] + b[1]} },
+		func(value) float64 { return bound }).ranges()
 	if c.shared() {
 		return balance(c, even), nil
 	}
@@ -77,8 +76,8 @@ func (c Chain) shared() bool {
 	return len(slices.Compact(homes)) < len(c.Homes)
 }
 
-// slowest is the time of stage s with layers from..to-1, or of the message that it takes, whichever is longer.
-func (c Chain) slowest(s, from, to int) float64 { return max(c.Cost(s, from, to), c.transfer(from)) }
+// fits reports whether the device of stage s can hold layers from..to-1.
+func (c Chain) fits(s, from, to int) bool { return c.Fits == nil || c.Fits(s, from, to) }
 
 // transfer is the one-way time of the message into the stage that begins with layer at.
 func (c Chain) transfer(at int) float64 {
@@ -106,25 +105,28 @@ type cuts struct {
 	start [][]int
 }
 
-// cut minimises the join of all stages' values.
-func cut(c Chain, of func(s, from, to int) value, join func(a, b value) value) cuts {
+// cut minimises the join of all stages' values. No stage or message of a cut that is better than one that was found takes longer than
+// longest of that one's value.
+func cut(c Chain, of func(cost, transfer float64) value, join func(a, b value) value, longest func(found value) float64) cuts {
 	t := cuts{value: make([][]value, c.Stages+1), start: make([][]int, c.Stages+1)}
 	for s := range t.value {
-		t.value[s], t.start[s] = make([]value, c.Layers+1), make([]int, c.Layers+1)
-		for j := range t.value[s] {
-			t.value[s][j] = unfit
-		}
+		t.value[s], t.start[s] = slices.Repeat([]value{unfit}, c.Layers+1), make([]int, c.Layers+1)
 	}
 	t.value[0][0] = value{}
 	for s := 1; s <= c.Stages; s++ {
 		for j := s; j <= c.Layers-(c.Stages-s); j++ {
-			for i := s - 1; i < j; i++ {
-				if math.IsInf(t.value[s-1][i][0], 1) {
+			best := &t.value[s][j]
+			for i := j - 1; i >= s-1; i-- {
+				cost, transfer, limit := c.Cost(s-1, i, j), c.transfer(i), longest(*best)
+				if cost > limit || math.IsInf(cost, 1) {
+					break // more layers take no less
+				}
+				if transfer > limit || math.IsInf(t.value[s-1][i][0], 1) {
 					continue
 				}
-				v := join(t.value[s-1][i], of(s-1, i, j))
-				if v.compare(t.value[s][j]) <= 0 { // of equals the latest cut: early stages get more layers
-					t.value[s][j], t.start[s][j] = v, i
+				v := join(t.value[s-1][i], of(cost, transfer))
+				if v.compare(*best) < 0 && c.fits(s-1, i, j) { // of equals the latest cut: early stages get more layers
+					*best, t.start[s][j] = v, i
 				}
 			}
 		}

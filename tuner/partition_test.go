@@ -2,6 +2,7 @@ package tuner
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -107,6 +108,118 @@ func TestPartitionIsTheBestOfAllCuts(t *testing.T) {
 	}
 	if refused == 0 {
 		t.Error("no chain was too large for its devices; the test covers less than it says")
+	}
+}
+
+// Of cuts that are equal, or equal but for rounding, Partition takes the one that looking at all runs takes, whatever runs devices hold.
+func TestPartitionIsThatOfAllRuns(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	unfit := 0
+	for trial := range 400 {
+		n := 1 + r.IntN(25)
+		c := random{}
+		sums := []float64{0}
+		for i := range n {
+			cost := 0.7
+			if trial%2 == 0 {
+				cost = 0.1 * float64(1+r.IntN(3))
+			}
+			if i == n-1 {
+				cost *= float64(1 + r.IntN(10))
+			}
+			sums = append(sums, sums[i]+cost)
+			c.transfers = append(c.transfers, 0.1*float64(r.IntN(4)))
+		}
+		chain := Chain{
+			Layers: n, Stages: 1 + r.IntN(n), Cost: func(_, from, to int) float64 { return sums[to] - sums[from] },
+			Transfer: func(at int) float64 { return c.transfers[at] },
+		}
+		if trial%4 == 0 { // what a longer run needs may be less
+			chain.Fits = func(s, from, to int) bool { return (7*s+5*from+3*to)%6 > 0 }
+		}
+		want := cutOfAllRuns(chain)
+		got, err := Partition(chain)
+		if want == nil {
+			unfit++
+		}
+		if !slices.Equal(got, want) || (want == nil) != errors.Is(err, ErrUnfit) {
+			t.Fatalf("%d layers, %d stages, sums %v: %v, %v, want %v", n, chain.Stages, sums, got, err, want)
+		}
+	}
+	if unfit == 0 {
+		t.Error("every chain fits; the test covers less than it says")
+	}
+}
+
+// cutOfAllRuns is Partition by two dynamic programs that look at every run of layers; nil where none fits.
+func cutOfAllRuns(c Chain) [][2]int {
+	slowest := func(s, from, to int) float64 {
+		if !c.fits(s, from, to) {
+			return math.Inf(1)
+		}
+		return max(c.Cost(s, from, to), c.transfer(from))
+	}
+	bound, _ := leastOf(c, func(s, from, to int) value { return value{slowest(s, from, to), 0} },
+		func(a, b value) value { return value{max(a[0], b[0]), 0} })
+	if math.IsInf(bound[0], 1) {
+		return nil
+	}
+	_, runs := leastOf(c, func(s, from, to int) value {
+		if slowest(s, from, to) > bound[0] {
+			return unfit
+		}
+		cost := c.Cost(s, from, to)
+		return value{c.transfer(from), cost * cost}
+	}, func(a, b value) value { return value{a[0] + b[0], a[1] + b[1]} })
+	return runs
+}
+
+// leastOf is the least join of the values of the runs of a cut, and the cut.
+func leastOf(c Chain, of func(s, from, to int) value, join func(a, b value) value) (value, [][2]int) {
+	least, start := make([][]value, c.Stages+1), make([][]int, c.Stages+1)
+	for s := range least {
+		least[s], start[s] = slices.Repeat([]value{unfit}, c.Layers+1), make([]int, c.Layers+1)
+	}
+	least[0][0] = value{}
+	for s := 1; s <= c.Stages; s++ {
+		for j := s; j <= c.Layers; j++ {
+			for i := s - 1; i < j; i++ {
+				if v := join(least[s-1][i], of(s-1, i, j)); v.compare(least[s][j]) <= 0 {
+					least[s][j], start[s][j] = v, i
+				}
+			}
+		}
+	}
+	runs := make([][2]int, c.Stages)
+	for s, to := c.Stages, c.Layers; s > 0; s-- {
+		runs[s-1] = [2]int{start[s][to], to}
+		to = start[s][to]
+	}
+	return least[c.Stages][c.Layers], runs
+}
+
+// Every run of every stage would be stages times half the square of the layers.
+func TestPartitionLooksAtNoRunThatIsTooLong(t *testing.T) {
+	const layers, stages = 500, 64
+	looked := 0
+	_, err := Partition(Chain{Layers: layers, Stages: stages, Cost: func(_, from, to int) float64 {
+		looked++
+		return float64(to - from)
+	}})
+	if most := 4 * layers * layers; err != nil || looked > most {
+		t.Errorf("Partition of %d layers into %d stages looked at %d runs, at most %d are of use; %v", layers, stages, looked, most, err)
+	}
+}
+
+func BenchmarkPartition(b *testing.B) {
+	for _, n := range []int{1000, 2000, 4000} {
+		b.Run(fmt.Sprintf("layers=%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := Partition(Chain{Layers: n, Stages: 64, Cost: func(_, from, to int) float64 { return float64(to - from) }}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -271,11 +270,8 @@ func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err erro
 		sums[i+1][1] = sums[i][1] + 2*f + one.Backward.At(l.samples)
 	}
 	l.Split, err = Partition(Chain{
-		Layers: len(l.profile.Layers), Stages: len(l.homes), Homes: homes,
+		Layers: len(l.profile.Layers), Stages: len(l.homes), Homes: homes, Fits: fits,
 		Cost: func(s, from, to int) float64 {
-			if fits != nil && !fits(s, from, to) {
-				return math.Inf(1)
-			}
 			kind := 0
 			if recomputes(l.Recompute[s]) {
 				kind = 1
