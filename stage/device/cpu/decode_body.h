@@ -59,26 +59,22 @@ INLINE void by_transposed_of(float *y, size_t y_stride, const float *a, const vo
 
 // BY_ROWS runs a product with the number of rows, and the type, as constants.
 #define BY_ROWS(product, ...)                               \
-    switch (rows * 2 + (bf16 != 0)) {                       \
-        case 2: product(__VA_ARGS__, 1, 0); break;          \
-        case 3: product(__VA_ARGS__, 1, 1); break;          \
-        case 4: product(__VA_ARGS__, 2, 0); break;          \
-        case 5: product(__VA_ARGS__, 2, 1); break;          \
-        case 6: product(__VA_ARGS__, 3, 0); break;          \
-        case 7: product(__VA_ARGS__, 3, 1); break;          \
-        case 8: product(__VA_ARGS__, 4, 0); break;          \
-        case 9: product(__VA_ARGS__, 4, 1); break;          \
-    }
+    TYPED(narrow, bf16, switch (rows) {                     \
+        case 1: product(__VA_ARGS__, 1, narrow); break;     \
+        case 2: product(__VA_ARGS__, 2, narrow); break;     \
+        case 3: product(__VA_ARGS__, 3, narrow); break;     \
+        case 4: product(__VA_ARGS__, 4, narrow); break;     \
+    })
 
 // by_matrix adds a (rows,k) b to y (rows,n), y_stride apart, for n columns of b (k,stride) from column `from` on.
 static void by_matrix(float *y, size_t y_stride, const float *a, const void *b, size_t rows, size_t k, size_t from, size_t n, size_t stride,
                       int bf16) {
-    BY_ROWS(by_matrix_of, y, y_stride, a, b, k, from, n, stride)
+    BY_ROWS(by_matrix_of, y, y_stride, a, b, k, from, n, stride);
 }
 
 // by_transposed does the same for n rows of b (n,k) from row `from` on, transposed.
 static void by_transposed(float *y, size_t y_stride, const float *a, const void *b, size_t rows, size_t k, size_t from, size_t n, int bf16) {
-    BY_ROWS(by_transposed_of, y, y_stride, a, b, k, from, n)
+    BY_ROWS(by_transposed_of, y, y_stride, a, b, k, from, n);
 }
 
 // One query head over `seen` cached keys and values, each row of s elements after the one before; keys before `low` are not seen.
