@@ -72,10 +72,7 @@ func InitialValues(p layer.Param, seed uint64, dst []float32) {
 	key := sha256.Sum256(fmt.Appendf(nil, "%d %s", seed, name))
 	r := rand.New(rand.NewPCG(binary.LittleEndian.Uint64(key[:8]), binary.LittleEndian.Uint64(key[8:16])))
 	for i := range dst {
-		dst[i] = float32(p.Init.Mean)
-		if p.Init.Deviation != 0 {
-			dst[i] = float32(p.Init.Mean + p.Init.Deviation*r.NormFloat64())
-		}
+		dst[i] = float32(p.Init.Mean + p.Init.Deviation*r.NormFloat64())
 	}
 }
 

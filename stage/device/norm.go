@@ -28,30 +28,29 @@ func (o *NormBackwardWeight) Size() (rows, columns int) { return o.Rstd.n, o.DWe
 
 func (o *Norm) check(c checks) {
 	rows, columns := o.Size()
-	c.floating(rows*columns, &o.Y)
-	c.need(F32, rows*columns, &o.X)
-	c.need(F32, rows, &o.Rstd)
-	c.need(F32, columns, &o.Weight)
+	c.normalised(rows, columns, &o.Y, &o.Rstd, &o.Weight, &o.X)
 	c.mean(&o.Mean, &o.Bias, rows, columns)
 }
 
 func (o *NormBackward) check(c checks) {
 	rows, columns := o.Size()
-	c.floating(rows*columns, &o.DY)
-	c.need(F32, rows*columns, &o.DX, &o.X)
+	c.normalised(rows, columns, &o.DY, &o.Rstd, &o.Weight, &o.DX, &o.X)
 	c.optional(F32, rows, &o.Mean)
-	c.need(F32, rows, &o.Rstd)
-	c.need(F32, columns, &o.Weight)
 	c.optional(F32, rows*columns, &o.Plus)
 }
 
 func (o *NormBackwardWeight) check(c checks) {
 	rows, columns := o.Size()
-	c.floating(rows*columns, &o.DY)
-	c.need(F32, rows*columns, &o.X)
-	c.need(F32, rows, &o.Rstd)
-	c.need(F32, columns, &o.DWeight)
+	c.normalised(rows, columns, &o.DY, &o.Rstd, &o.DWeight, &o.X)
 	c.mean(&o.Mean, &o.DBias, rows, columns)
+}
+
+// normalised checks what all three have.
+func (c checks) normalised(rows, columns int, y, rstd, weight *Mem, x ...*Mem) {
+	c.floating(rows*columns, y)
+	c.need(F32, rows*columns, x...)
+	c.need(F32, rows, rstd)
+	c.need(F32, columns, weight)
 }
 
 // mean checks a mean and a bias: both are there, or neither.

@@ -129,10 +129,7 @@ func (t *translator) allocate() {
 
 // put writes tokens to row r of a port and fills the rest up.
 func (t *translator) put(port string, r int, tokens []int32, rest int32) {
-	row := make([]int32, t.Sequence)
-	for i := copy(row, tokens); i < len(row); i++ {
-		row[i] = rest
-	}
+	row := slices.Concat(tokens, slices.Repeat([]int32{rest}, t.Sequence-len(tokens)))
 	copy(t.ports[port][4*r*t.Sequence:], device.IntBytes(row))
 }
 
