@@ -186,8 +186,8 @@ func built[K, P comparable](d *Device, op device.Op, all map[K]P, key K, build f
 }
 
 func (d *Device) matMul(o *device.MatMul) {
-	if d.hasFewRows(o) {
-		d.fewRows(o)
+	if d.hasRows(o) {
+		d.matMulRows(o)
 	} else if p := d.product(o); p != nil {
 		d.ended(o, C.avg_product_run(d.c, p, o.C.Pointer(), o.A.Pointer(), o.B.Pointer(), floats(o.Bias)))
 	}

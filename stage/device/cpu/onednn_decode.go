@@ -10,23 +10,20 @@ import "C"
 import "github.com/avgpipe/avgpipe/stage/device"
 
 // fewRows is up to how many rows of A a product reads B as it lies, once for MOST_ROWS of them. oneDNN brings B into blocks first, which pays
-// when many rows use them. mostStripRows is up to how many strips are faster than oneDNN, or as fast, where their kernel runs.
-const (
-	fewRows       = 2 * C.MOST_ROWS
-	mostStripRows = 512
-)
+// when many rows use them.
+const fewRows = 2 * C.MOST_ROWS
 
-// hasFewRows reports whether a product runs in kernels of our own for few rows of A.
-func (d *Device) hasFewRows(o *device.MatMul) bool {
+// hasRows reports whether a product runs in kernels of our own for rows of A as they lie.
+func (d *Device) hasRows(o *device.MatMul) bool {
 	if o.TransA || o.M <= fewRows {
 		return !o.TransA
 	}
 	alike := o.A.Type() == o.B.Type() && (o.A.Type() == device.F32 || o.K%2 == 0)
-	return d.c.bf16_pairs != 0 && o.M <= mostStripRows && !o.TransB && alike
+	return d.c.bf16_pairs != 0 && !o.TransB && alike
 }
 
-// fewRows runs a product of few rows.
-func (d *Device) fewRows(o *device.MatMul) {
+// matMulRows runs such a product.
+func (d *Device) matMulRows(o *device.MatMul) {
 	p := C.struct_few_rows{
 		c: elements(o.C), a: elements(o.A), b: elements(o.B), bias: floats(o.Bias), m: size(o.M), n: size(o.N), k: size(o.K),
 		transposed: truth(o.TransB), accumulate: truth(o.Accumulate),

@@ -5,6 +5,8 @@ package cpu_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cpu"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
@@ -91,31 +94,76 @@ func thirds(m device.Mem, a device.AttentionShape) (q, k, v device.Mem) {
 	return m.Slice(0, a.Queries()), m.Slice(a.H*a.S, a.Keys()), m.Slice(2*a.H*a.S, a.Keys())
 }
 
-// Products of few rows are cut by columns, and by rows where there are fewer strips of columns than threads.
-func TestProductsOfFewRowsDoNotDependOnTheNumberOfThreads(t *testing.T) {
-	for _, shape := range [][3]int{{100, 150, 300}, {500, 50, 130}, {5, 150, 300}} {
-		m := device.Product{M: shape[0], N: shape[1], K: shape[2]}
-		var one []float32
-		for _, threads := range []int{1, 2, 3, 5} {
-			d := open(t, cpu.Config{Threads: threads})
-			if !strings.Contains(d.Name(), "in dot products") {
-				envtest.Impossible(t, "products of this processor are oneDNN's")
+// Kernels of our own cut products by columns, and by rows where there are fewer strips of columns than threads; large ones into blocks of
+// rows and of k too.
+func TestProductsOfOurOwnDoNotDependOnTheNumberOfThreads(t *testing.T) {
+	for _, m := range []device.Product{
+		{M: 100, N: 150, K: 300},
+		{M: 500, N: 50, K: 130},
+		{M: 5, N: 150, K: 300},
+		{M: 1040, N: 70, K: 1090, Accumulate: true},
+		{M: 50, N: 150, K: 131, TransA: true},
+		{M: 50, N: 150, K: 1091, TransA: true, Accumulate: true},
+		{M: 1040, N: 1050, K: 270, TransA: true},
+	} {
+		for _, of := range []device.Type{device.F32, device.BF16} {
+			where := fmt.Sprintf("M=%d N=%d K=%d TransA=%v of %v", m.M, m.N, m.K, m.TransA, of)
+			want := multiplied(t, ref.New(), m, of)
+			var one []float32
+			for _, threads := range []int{1, 2, 3, 5} {
+				d := open(t, cpu.Config{Threads: threads})
+				if !strings.Contains(d.Name(), "in dot products") {
+					envtest.Impossible(t, "products of this processor are oneDNN's")
+				}
+				got := multiplied(t, d, m, of)
+				if one == nil {
+					one = got
+				} else if !slices.Equal(one, got) {
+					t.Errorf("%s: %d threads have other bits than 1", where, threads)
+				}
+				if err := d.Close(); err != nil {
+					t.Fatal(err)
+				}
 			}
-			c, a, b := ramp(t, d, m.M*m.N), ramp(t, d, m.M*m.K), ramp(t, d, m.K*m.N)
-			for i := range a.F32() {
-				a.F32()[i] *= float32(i%1013) / 3
+			largest, tolerance := 0.0, 1e-6*338*float64(m.K) // 338: above the largest product of two elements
+			for i := range want {
+				largest = max(largest, math.Abs(float64(want[i]-one[i])))
 			}
-			d.Do(&device.MatMul{C: c, A: a, B: b, Product: m})
-			if one == nil {
-				one = slices.Clone(c.F32())
-			} else if !slices.Equal(one, c.F32()) {
-				t.Errorf("M=%d N=%d K=%d: %d threads have other bits than 1", m.M, m.N, m.K, threads)
-			}
-			if err := d.Close(); err != nil {
-				t.Fatal(err)
+			t.Logf("%s: largest difference %.2g, tolerance %.2g", where, largest, tolerance)
+			if !(largest <= tolerance) {
+				t.Errorf("%s: off by %g, tolerance %g", where, largest, tolerance)
 			}
 		}
 	}
+}
+
+// multiplied is the product of two matrices with elements of a type, on a device.
+func multiplied(t *testing.T, d device.Device, m device.Product, of device.Type) []float32 {
+	t.Helper()
+	var operands [3]device.Mem
+	for i, n := range [3]int{m.M * m.N, m.M * m.K, m.K * m.N} {
+		x, err := d.Alloc(device.F32, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range x.F32() {
+			x.F32()[j] = float32(j%17)/8 - 1
+			if i == 1 {
+				x.F32()[j] *= float32(j%1013) / 3
+			}
+		}
+		if operands[i] = x; i > 0 && of != device.F32 {
+			if operands[i], err = d.Alloc(of, n); err != nil {
+				t.Fatal(err)
+			}
+			d.Do(&device.Copy{Y: operands[i], X: x})
+		}
+	}
+	d.Do(&device.MatMul{C: operands[0], A: operands[1], B: operands[2], Product: m})
+	if err := d.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+	return slices.Clone(operands[0].F32())
 }
 
 func TestResultsDoNotDependOnTheNumberOfThreads(t *testing.T) {
