@@ -43,6 +43,7 @@ install_all() {
 	sed "s|/usr/bin/|$PREFIX/bin/|" "$deploy/avgpiped.service" >"$unit"
 	put 0644 "$unit" "$PREFIX/lib/systemd/system/avgpiped.service"
 	rm "$unit"
+	put 0644 "$deploy/avgpiped-gpu-devices.service" "$PREFIX/lib/systemd/system/avgpiped-gpu-devices.service"
 	put 0644 "$deploy/avgpiped-gpu.conf" "$PREFIX/share/avgpipe/avgpiped-gpu.conf"
 	put 0644 "$deploy/avgpiped.sysusers.conf" "$PREFIX/lib/sysusers.d/avgpiped.conf"
 	put 0644 "$deploy/avgpiped.tmpfiles.conf" "$PREFIX/lib/tmpfiles.d/avgpiped.conf"
