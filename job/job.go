@@ -384,7 +384,8 @@ type GPU struct {
 	// worker, 512 MiB, is a part of it.
 	Memory Factor `yaml:"memory" json:"memory" default:"auto" rule:"above=0 max=1e18 word=auto" also:"gpu_memory_utilization"`
 	// Whether products and convolutions of f32 may round what they multiply to TF32, which has 10 bits behind the point in place of 23: several
-	// times as fast, and as far from f32 as allow_tf32 of PyTorch, whose default for products this is. Sums stay f32, and so does attention.
+	// times as fast, and as far from f32 as allow_tf32 of PyTorch. It governs convolutions by cuDNN too. `false` is PyTorch's default for products; for
+	// convolutions its default is TF32. Sums stay f32, and so does attention.
 	TF32 bool `yaml:"tf32" json:"tf32" default:"false" also:"allow_tf32"`
 }
 

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// xids are the errors that say something about the processor, by NVIDIA's catalog: Sick are those for which it asks to reset the GPU or to restart the
-// host. All others are the application's or pass by themselves: 13, 31, 43 and 45 among them end the process that caused them, and the processor goes
-// on. What is here lasts until the processor was reset (Fault).
+// xids are the errors that say something about the processor, by NVIDIA's catalog for A100 and later: Sick are those for which it asks at once to reset
+// the GPU or to restart the machine. Of those of NVLink 5 (144 to 150) that depends on a detail that the driver tells only the kernel's log: they are
+// Degraded, and where the driver asks for a reset, asked says so. All others are the application's, pass by themselves or are to be ignored: 13, 31, 43
+// and 45 among them end the process that caused them, and the processor goes on. What is here lasts until the processor was reset (Fault).
 var xids = map[uint64]struct {
 	level Level
 	text  string
 }{
 	46:  {Sick, "it stopped processing"},
 	48:  {Sick, "an error in its memory that could not be corrected (double-bit ECC)"},
-	61:  {Sick, "its power management unit stopped"},
+	54:  {Degraded, "its power cable is not connected: it runs slower"},
 	62:  {Sick, "its power management unit halted"},
-	63:  {Degraded, "a row or page of its memory was marked as bad and is replaced at the next reset"},
 	64:  {Sick, "a bad row or page of its memory could not be marked"},
 	74:  {Degraded, "an error of an NVLink"},
 	79:  {Sick, "it has fallen off the bus"},
@@ -26,14 +26,20 @@ var xids = map[uint64]struct {
 	94:  {Degraded, "an error in its memory that could not be corrected, but was contained: it cost one process"},
 	95:  {Sick, "an error in its memory that could not be corrected, and was not contained"},
 	109: {Sick, "it did not switch from one context to the next"},
-	110: {Sick, "a security fault"},
+	110: {Sick, "a security fault; power off the host: a reboot ends this reason and not the fault"},
 	119: {Sick, "its system processor (GSP) did not answer"},
 	120: {Sick, "an error of its system processor (GSP)"},
-	136: {Degraded, "the training of an NVLink failed"},
+	136: {Sick, "the training of an NVLink failed"},
 	140: {Sick, "an error in its memory that the driver did not recover from"},
 	143: {Sick, "it could not be initialised"},
-	156: {Degraded, "a part of it was marked as bad and is replaced at the next reset"},
-	157: {Degraded, "a bad part of it could not be replaced"},
+	144: {Degraded, "an error of an NVLink (SAW)"},
+	145: {Degraded, "an error of an NVLink (RLW)"},
+	146: {Degraded, "an error of an NVLink (TLW)"},
+	149: {Degraded, "an error of an NVLink (NETIR)"},
+	150: {Degraded, "an error of an NVLink (MSE)"},
+	151: {Sick, "an error when its encryption changed keys"},
+	155: {Sick, "the driver took an NVLink down"},
+	156: {Sick, "a part of it was marked as bad and is replaced at the next reset"},
 	158: {Sick, "a timeout that it does not recover from"},
 }
 
@@ -45,6 +51,7 @@ const hotFor = time.Minute
 
 // tracker is what is known of one processor beyond its last readings. It reads no clock.
 type tracker struct {
+	contains bool // it contains errors of its memory (containing)
 	seen     map[uint64]XID
 	asked    bool                 // the driver has asked for a reset
 	links    int                  // the most NVLinks that were active
@@ -52,8 +59,8 @@ type tracker struct {
 }
 
 // newTracker begins with what is known of a processor.
-func newTracker(f Fault) tracker {
-	t := tracker{seen: map[uint64]XID{}, throttle: map[string]time.Time{}, asked: f.Asked}
+func newTracker(g GPU, f Fault) tracker {
+	t := tracker{contains: slices.Contains(containing, g.ComputeCapability), seen: map[uint64]XID{}, throttle: map[string]time.Time{}, asked: f.Asked}
 	for _, x := range f.XIDs {
 		t.seen[x.Code] = x
 	}
@@ -77,7 +84,7 @@ func (t *tracker) xids() []XID {
 
 // assess says how the processor is. Each reason lasts as long as its cause: a reading until it has changed, an XID until the processor was reset.
 func (t *tracker) assess(now time.Time, r Readings) Health {
-	reasons := slices.Concat(lost(r), t.ofXIDs(), ofMemory(r), asked(r), t.slow(now, r), t.linked(r))
+	reasons := slices.Concat(lost(r), t.ofXIDs(), t.ofMemory(r), asked(r), t.slow(now, r), t.linked(r))
 	if r.ComputeProhibited {
 		reasons = append(reasons, Reason{"compute_prohibited", Sick, "its compute mode lets no process compute on it"})
 	}
@@ -104,12 +111,15 @@ func (t *tracker) ofXIDs() (all []Reason) {
 	return all
 }
 
-// ofMemory judges the errors of its memory. A processor that remaps rows contains errors, and an XID says when it could not; one that retires pages
-// does not.
-func ofMemory(r Readings) (all []Reason) {
+// containing are the compute capabilities of the processors that contain errors: GA100, GH100 and GB10x, by NVIDIA's guide to GPU memory errors
+// ("Supported GPUs"). Others remap rows too, and contain nothing.
+var containing = []string{"8.0", "9.0", "10.0"}
+
+// ofMemory judges the errors of its memory. A processor that contains them ends the process that met one, and an XID (95) says when it could not.
+func (t *tracker) ofMemory(r Readings) (all []Reason) {
 	if n := r.ECCUncorrected; n != nil && *n > 0 {
 		level := Sick
-		if r.Rows != nil {
+		if t.contains {
 			level = Degraded
 		}
 		all = append(all, Reason{"ecc_uncorrected", level, fmt.Sprintf("%d errors in its memory could not be corrected since the last reset", *n)})
@@ -139,7 +149,7 @@ func asked(r Readings) []Reason {
 	case RecoverUnknown:
 		text = "the driver asks for what this program does not know"
 	case RecoverDrainPeers:
-		level, text = Degraded, "the driver asks to end what exchanges data between processors"
+		text = "the driver asks to end all processes that exchange data between GPUs and UVM persistence mode; then it says what is next"
 	case RecoverIMEX:
 		level, text = Degraded, "the driver asks to recover the IMEX domain of its NVLinks"
 	case RecoverDrainAndReset:

@@ -21,14 +21,14 @@ func TestReadingsMakeHealth(t *testing.T) {
 		"needs a reset":                          {Readings{Lost: NeedsReset}, Sick, []string{"lost_needs_reset"}},
 		"not listed":                             {Readings{Lost: Unlisted}, Sick, []string{"lost_unlisted"}},
 		"uncorrected errors":                     {Readings{ECCUncorrected: new(uint64(1))}, Sick, []string{"ecc_uncorrected"}},
-		"uncorrected errors that were contained": {Readings{ECCUncorrected: new(uint64(1)), Rows: &Rows{Pending: true}}, Degraded, []string{"ecc_uncorrected", "remap_pending"}},
+		"uncorrected errors, and rows":           {Readings{ECCUncorrected: new(uint64(1)), Rows: &Rows{Pending: true}}, Sick, []string{"ecc_uncorrected", "remap_pending"}},
 		"a row could not be remapped":            {Readings{Rows: &Rows{Failed: true, Pending: true}}, Sick, []string{"remap_failed", "remap_pending"}},
 		"a page is to be retired":                {Readings{RetirementPending: new(true), RetiredPages: new(3)}, Degraded, []string{"retirement_pending"}},
 		"pages were retired":                     {Readings{RetirementPending: new(false), RetiredPages: new(3)}, Healthy, nil},
 		"the driver asks for a reset":            {Readings{Recovery: RecoverReset}, Sick, []string{"recovery_reset"}},
 		"the driver asks for a reboot":           {Readings{Recovery: RecoverReboot}, Sick, []string{"recovery_reboot"}},
 		"the driver asks for a drain":            {Readings{Recovery: RecoverDrainAndReset}, Degraded, []string{"recovery_drain_and_reset"}},
-		"the driver asks for a drain of peers":   {Readings{Recovery: RecoverDrainPeers}, Degraded, []string{"recovery_drain_p2p"}},
+		"the driver asks for a drain of peers":   {Readings{Recovery: RecoverDrainPeers}, Sick, []string{"recovery_drain_p2p"}},
 		"the driver asks for a reset of the bus": {Readings{Recovery: RecoverBusReset}, Sick, []string{"recovery_bus_reset"}},
 		"the driver asks for an IMEX domain":     {Readings{Recovery: RecoverIMEX}, Degraded, []string{"recovery_recover_imex_domain"}},
 		"the driver asks for something new":      {Readings{Recovery: RecoverUnknown}, Sick, []string{"recovery_unknown"}},
@@ -36,10 +36,25 @@ func TestReadingsMakeHealth(t *testing.T) {
 		"power":                                  {Readings{Throttled: []string{ThrottlePowerBrake}}, Degraded, []string{"throttle_power_brake"}},
 		"no compute":                             {Readings{ComputeProhibited: true}, Sick, []string{"compute_prohibited"}},
 	} {
-		tr := newTracker(Fault{})
+		tr := newTracker(GPU{}, Fault{})
 		h := tr.assess(time.Unix(0, 0), c.r)
 		if h.Level != c.level || !slices.Equal(codes(h), c.codes) {
 			t.Errorf("%s: %s for %v, want %s for %v", name, h.Level, codes(h), c.level, c.codes)
+		}
+	}
+}
+
+// GPUs of the data centre contain errors of their memory, also where they are divided and tell nothing of rows; others remap rows without that.
+func TestTheArchitectureSaysWhetherErrorsAreContained(t *testing.T) {
+	for capability, want := range map[string]Level{
+		"8.0": Degraded, "9.0": Degraded, "10.0": Degraded, // A100, H100, B200
+		"8.6": Sick, "8.9": Sick, "12.0": Sick, "": Sick, // A10 and A40, L4 and L40S, RTX PRO 6000, not known
+	} {
+		for _, rows := range []*Rows{nil, {Uncorrected: 1}} {
+			tr := newTracker(GPU{ComputeCapability: capability}, Fault{})
+			if h := tr.assess(time.Unix(0, 0), Readings{ECCUncorrected: new(uint64(1)), Rows: rows}); h.Level != want || !slices.Equal(codes(h), []string{"ecc_uncorrected"}) {
+				t.Errorf("capability %q with rows %v: %v, want %s", capability, rows, h, want)
+			}
 		}
 	}
 }
@@ -54,7 +69,7 @@ func TestEveryReasonHasItsRemedy(t *testing.T) {
 		ECCUncorrected: new(uint64(1)), Rows: &Rows{Failed: true, Pending: true}, RetirementPending: new(true), ComputeProhibited: true,
 		Throttled: []string{ThrottleThermal, ThrottlePowerBrake, ThrottleHardware}, NVLinks: new(0),
 	}
-	tr := newTracker(Fault{})
+	tr := newTracker(GPU{}, Fault{})
 	tr.links = 1
 	for code := range xids {
 		tr.note(XID{Code: code})
@@ -85,11 +100,12 @@ func codes(h Health) (all []string) {
 
 func TestXIDsMakeHealth(t *testing.T) {
 	for code, want := range map[uint64]Level{
-		13: Healthy, 31: Healthy, 43: Healthy, 45: Healthy, 9999: Healthy,
-		63: Degraded, 74: Degraded, 92: Degraded, 94: Degraded, 136: Degraded, 156: Degraded, 157: Degraded,
-		46: Sick, 48: Sick, 62: Sick, 64: Sick, 79: Sick, 95: Sick, 109: Sick, 110: Sick, 119: Sick, 120: Sick, 140: Sick, 143: Sick, 158: Sick,
+		13: Healthy, 31: Healthy, 43: Healthy, 45: Healthy, 61: Healthy, 63: Healthy, 147: Healthy, 148: Healthy, 157: Healthy, 9999: Healthy,
+		54: Degraded, 74: Degraded, 92: Degraded, 94: Degraded, 144: Degraded, 145: Degraded, 146: Degraded, 149: Degraded, 150: Degraded,
+		46: Sick, 48: Sick, 62: Sick, 64: Sick, 79: Sick, 95: Sick, 109: Sick, 110: Sick, 119: Sick, 120: Sick, 136: Sick, 140: Sick, 143: Sick,
+		151: Sick, 155: Sick, 156: Sick, 158: Sick,
 	} {
-		tr := newTracker(Fault{})
+		tr := newTracker(GPU{}, Fault{})
 		tr.note(XID{Code: code})
 		tr.note(XID{Code: code})
 		if h := tr.assess(time.Unix(0, 0), Readings{}); h.Level != want {
@@ -106,7 +122,7 @@ func TestXIDsMakeHealth(t *testing.T) {
 }
 
 func TestReasonsEndWithTheirCauses(t *testing.T) {
-	tr := newTracker(Fault{})
+	tr := newTracker(GPU{}, Fault{})
 	at := time.Unix(0, 0)
 	broken := Readings{Rows: &Rows{Pending: true}, ECCUncorrected: new(uint64(2)), Recovery: RecoverReset, Throttled: []string{ThrottleThermal}, NVLinks: new(12)}
 	if h := tr.assess(at, broken); h.Level != Sick {

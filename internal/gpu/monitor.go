@@ -151,7 +151,7 @@ func (m *Monitor) begin(s sampled) error {
 	m.source, m.hidden = s.source, m.config.Select.Hides(found)
 	for _, g := range chosen {
 		g.Health = healthOf(nil)
-		m.watched = append(m.watched, &watched{newTracker(m.config.Faults[g.UUID]), GPUStatus{GPU: g}})
+		m.watched = append(m.watched, &watched{newTracker(g, m.config.Faults[g.UUID]), GPUStatus{GPU: g}})
 		delete(m.gone, g.UUID)
 	}
 	m.take(s)

@@ -31,12 +31,12 @@ func (s Selection) None() bool {
 
 // Of returns those of the found processors that are selected, in their order. One that is wanted and not there is an error.
 func (s Selection) Of(found []GPU) ([]GPU, error) {
-	visible := s.visible(found)
 	if s.None() {
 		return nil, nil
 	}
-	if s.All() {
-		return visible, nil
+	visible, err := s.visible(found)
+	if err != nil || s.All() {
+		return visible, err
 	}
 	chosen := map[string]bool{}
 	for _, want := range s.Wanted {
@@ -53,13 +53,16 @@ func (s Selection) Of(found []GPU) ([]GPU, error) {
 			chosen[g.UUID] = chosen[g.UUID] || means(g)
 		}
 	}
-	return slices.DeleteFunc(visible, func(g GPU) bool { return !chosen[g.UUID] }), nil
+	return those(visible, func(g GPU) bool { return chosen[g.UUID] }), nil
 }
 
-// Hides says which of the found processors CUDA_VISIBLE_DEVICES hides; "" where it hides none.
+// Hides says which of the found processors CUDA_VISIBLE_DEVICES hides; "" where it hides none, or Of refuses it.
 func (s Selection) Hides(found []GPU) string {
-	visible := s.visible(found)
-	hidden := slices.DeleteFunc(slices.Clone(found), func(g GPU) bool { return slices.ContainsFunc(visible, func(v GPU) bool { return v.UUID == g.UUID }) })
+	visible, err := s.visible(found)
+	if err != nil {
+		return ""
+	}
+	hidden := those(found, func(g GPU) bool { return !slices.ContainsFunc(visible, func(v GPU) bool { return v.UUID == g.UUID }) })
 	if len(hidden) == 0 {
 		return ""
 	}
@@ -71,25 +74,36 @@ func means(word string, g GPU) bool {
 	return word != "" && (word == g.UUID || word == g.Parent || word == strconv.Itoa(g.Index))
 }
 
-// visible are those that CUDA_VISIBLE_DEVICES shows. As for CUDA, a UUID may be cut short, and what follows a name of nothing is hidden.
-func (s Selection) visible(found []GPU) []GPU {
+// visible are those that CUDA_VISIBLE_DEVICES shows. As for CUDA, a UUID may be cut short where one processor alone has that beginning, and what follows
+// a name of nothing is hidden.
+func (s Selection) visible(found []GPU) ([]GPU, error) {
 	if s.Visible == nil {
-		return slices.Clone(found)
+		return slices.Clone(found), nil
 	}
 	shown := map[string]bool{}
 	for word := range strings.SplitSeq(*s.Visible, ",") {
 		word = strings.TrimSpace(word)
-		isUUID, before := strings.HasPrefix(word, "GPU-") || strings.HasPrefix(word, "MIG-"), len(shown)
-		for _, g := range found {
-			if means(word, g) || isUUID && strings.HasPrefix(g.UUID, word) {
-				shown[g.UUID] = true
+		named, before := those(found, func(g GPU) bool { return means(word, g) }), len(shown)
+		if len(named) == 0 && (strings.HasPrefix(word, "GPU-") || strings.HasPrefix(word, "MIG-")) {
+			named = those(found, func(g GPU) bool { return strings.HasPrefix(g.UUID, word) })
+			if len(named) > 1 {
+				return nil, fmt.Errorf("%w: %s in CUDA_VISIBLE_DEVICES=%s begins the UUIDs of %d GPUs: %s; write more of the one that is meant",
+					ErrSelection, word, *s.Visible, len(named), list(named))
 			}
+		}
+		for _, g := range named {
+			shown[g.UUID] = true
 		}
 		if len(shown) == before {
 			break
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(found), func(g GPU) bool { return !shown[g.UUID] })
+	return those(found, func(g GPU) bool { return shown[g.UUID] }), nil
+}
+
+// those are the processors that are meant.
+func those(all []GPU, meant func(GPU) bool) []GPU {
+	return slices.DeleteFunc(slices.Clone(all), func(g GPU) bool { return !meant(g) })
 }
 
 // list names processors for a message.

@@ -38,6 +38,10 @@ func TestSelection(t *testing.T) {
 		{nil, new("2, GPU-aa"), "GPU-aa11 GPU-cc11"},
 		{nil, new("0,9,2"), "GPU-aa11"}, // as CUDA does
 		{nil, new("MIG-bb22"), "MIG-bb22"},
+		{nil, new("MIG-bb2,GPU-bb,0"), "GPU-aa11 MIG-bb11 MIG-bb22"}, // one by its beginning, both by their processor
+		{nil, new("0,MIG-bb"), "the GPUs that are asked for cannot be used: MIG-bb in CUDA_VISIBLE_DEVICES=0,MIG-bb begins the UUIDs of 2 GPUs: 1 (A100"},
+		{[]string{"0"}, new("GPU-"), "the GPUs that are asked for cannot be used: GPU- in CUDA_VISIBLE_DEVICES=GPU- begins the UUIDs of 2 GPUs: 0 (A100"},
+		{[]string{"none"}, new("GPU-"), ""},
 		{[]string{"0"}, new("0,2"), "GPU-aa11"},
 		{[]string{"1"}, new("MIG-bb11"), "MIG-bb11"},
 		{[]string{"0", "1"}, new("0,2"), "the GPUs that are asked for cannot be used: CUDA_VISIBLE_DEVICES=0,2 hides GPU 1"},
