@@ -74,22 +74,31 @@ func newRoute(r RouteReport, told func(RouteReport), all []Transport, dst, src d
 		return nil, found.without()
 	}
 	fastest := slices.MaxFunc(found.transports, func(a, b Transport) int { return cmp.Compare(speeds[a], speeds[b]) })
-	if err := found.keep(fastest, found.transports[0]); err != nil {
-		return nil, errors.Join(err, found.close())
-	}
+	found.keep(fastest, found.transports[0])
 	found.tell()
 	return found, nil
 }
 
-// keep closes all transports but one, and one to fall back to.
-func (r *route) keep(fastest, fallback Transport) (err error) {
+// keep closes all transports but one, and one to fall back to. One that does not close is reported, and costs no training.
+func (r *route) keep(fastest, fallback Transport) {
 	for _, t := range r.transports {
-		if t != fastest && t != fallback {
-			err = errors.Join(err, t.Close())
+		if t == fastest || t == fallback {
+			continue
+		}
+		if err := t.Close(); err != nil {
+			r.failed(t, err)
 		}
 	}
 	r.transports = slices.Compact([]Transport{fastest, fallback})
-	return err
+}
+
+// failed notes how a transport that was measured failed since.
+func (r *route) failed(t Transport, err error) {
+	for i := range r.report.Measured {
+		if m := &r.report.Measured[i]; m.Transport == t.Name() {
+			m.Failed = err
+		}
+	}
 }
 
 // measure is how long the fastest of a few copies takes.
@@ -143,11 +152,7 @@ func (r *route) copy(dst, src device.Mem) error {
 		}
 		r.transports = r.transports[1:]
 		r.report.Failed = errors.Join(err, t.Close())
-		for i := range r.report.Measured {
-			if m := &r.report.Measured[i]; m.Transport == t.Name() {
-				m.Failed = err
-			}
-		}
+		r.failed(t, err)
 		r.tell()
 	}
 }

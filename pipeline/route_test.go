@@ -37,6 +37,7 @@ type fakeTransport struct {
 	fails    int64 // the first copy that fails, from 1; 0: none
 	copies   atomic.Int64
 	closed   atomic.Bool
+	leaks    error // of Close
 }
 
 func (f *fakeTransport) Name() string { return f.name }
@@ -65,7 +66,7 @@ func (f *fakeTransport) Close() error {
 	if f.closed.Swap(true) {
 		return errors.New("closed twice")
 	}
-	return nil
+	return f.leaks
 }
 
 // between opens a transport for devices that are copied between.
@@ -184,7 +185,7 @@ func TestATrainingGoesOnWhenATransportFails(t *testing.T) {
 // TestARouteTakesTheFastestTransport that works, keeps the first to fall back to, and closes the rest.
 func TestARouteTakesTheFastestTransport(t *testing.T) {
 	first := &fakeTransport{name: "first", slow: 20 * time.Millisecond}
-	slow := &fakeTransport{name: "slow", slow: 40 * time.Millisecond}
+	slow := &fakeTransport{name: "slow", slow: 40 * time.Millisecond, leaks: errors.New("a stream stays")}
 	fast, broken := &fakeTransport{name: "fast"}, &fakeTransport{name: "broken", fails: 1}
 	m := device.NewSymbol(device.F32, 100)
 	r, err := newRoute(RouteReport{From: 1, To: 2, Bytes: 400}, nil, []Transport{first, slow, fast, broken}, m, m)
@@ -195,7 +196,7 @@ func TestARouteTakesTheFastestTransport(t *testing.T) {
 	for _, m := range r.report.Measured {
 		order = append(order, m.Transport)
 	}
-	if r.report.Transport != "fast" || !slices.Equal(order, []string{"fast", "first", "slow", "broken"}) || r.report.Measured[3].Failed == nil {
+	if r.report.Transport != "fast" || !slices.Equal(order, []string{"fast", "first", "slow", "broken"}) || r.report.Measured[3].Failed == nil || r.report.Measured[2].Failed == nil {
 		t.Errorf("the route is %+v", r.report)
 	}
 	if !slow.closed.Load() || !broken.closed.Load() || first.closed.Load() || fast.closed.Load() {

@@ -151,7 +151,7 @@ func (d *Device) chooseProducts(c Config) (products string, err error) {
 		d.workspace = 0
 		return own + ", which are slower: " + err.Error(), cu.MemFree(at)
 	}
-	return fmt.Sprintf("products by cuBLAS %d.%d", d.blas.Version()/10000, d.blas.Version()%10000/100), nil
+	return "products by cuBLAS " + d.blas.Version(), nil
 }
 
 // chooseConvolutions opens cuDNN where there is one, and says what computes convolutions.

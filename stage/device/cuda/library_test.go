@@ -22,7 +22,7 @@ func TestCuDNNComputesWhatItTakes(t *testing.T) {
 	library := cudatest.Library(t)
 	c := cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}}
 	d := openWith(t, c)
-	says(t, errors.New(d.Name()), "products by cuBLAS 12.4, convolutions by cuDNN 9.1")
+	says(t, errors.New(d.Name()), "products by cuBLAS 12.4.1, convolutions by cuDNN 9.1")
 	for kernel, want := range map[int]int{1: 0, 3: 1, 5: 0, 7: 0} {
 		before := library.Calls("cudnnConvolutionForward")
 		d.Do(&device.Convolution{Y: alloc(t, d, 64*4), X: alloc(t, d, 64*3), Weight: alloc(t, d, 12*kernel*kernel), ConvolutionShape: device.ConvolutionShape{

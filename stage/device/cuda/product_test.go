@@ -94,3 +94,29 @@ func TestTF32IsForThoseWhoAsk(t *testing.T) {
 	}
 	library.RefuseEpilogues(false)
 }
+
+// Which algorithm adds a bias depends on the alignment that is told apart, not on the address that came first: the bits are the same.
+func TestBiasesAtOtherAddressesGiveTheSameBits(t *testing.T) {
+	library := cudatest.Library(t)
+	for _, offsets := range [][]int{{0, 4}, {4, 0}} {
+		d := open(t, library)
+		operands, biases, c := alloc(t, d, 16), alloc(t, d, 8), alloc(t, d, 1)
+		d.Upload(operands, device.FloatBytes([]float32{1e8, -1e8, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1}))
+		d.Do(&device.Zero{X: biases})
+		for _, at := range offsets {
+			d.Do(&device.MatMul{C: c, A: operands.Slice(0, 8), B: operands.Slice(8, 8), Product: device.Product{
+				M: 1, N: 1, K: 8, TransB: true, Bias: biases.Slice(at, 1),
+			}})
+			got := []float32{0}
+			if err := device.Read(d, device.FloatBytes(got), c); err != nil || got[0] != 1 {
+				t.Errorf("biases at elements %v: the product with the one at %d is %v (%v), expected 1", offsets, at, got[0], err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if calls := library.Calls("cublasLtMatmul"); calls != 4 {
+		t.Errorf("cublasLt multiplied %d times, expected 4", calls)
+	}
+}

@@ -137,22 +137,18 @@ func (t *Transport) byNCCL(c Config) error {
 		return err
 	}
 	t.name = "NCCL " + nccl.Version()
-	opened := make(chan error, 1)
-	go func() {
-		opened <- t.from.on(func() (err error) {
-			t.pair, err = nccl.Open(t.from.ordinal, t.to.ordinal)
-			return err
-		})
-	}()
-	select {
-	case err := <-opened:
-		if err != nil {
-			return err
-		}
-	case <-time.After(limit):
-		t.stuck = true
-		return fmt.Errorf("make communicators of NCCL: not ended after %v", limit)
+	var pair *nccl.Pair
+	open := func() (err error) {
+		pair, err = nccl.Open(t.from.ordinal, t.to.ordinal)
+		return err
 	}
+	err := nccl.Alone(func() error {
+		return t.within("make communicators of NCCL", func() error { return t.from.on(open) })
+	})
+	if err != nil {
+		return err
+	}
+	t.pair = pair
 	t.hand = func(dst, src cu.DevicePtr, bytes int) error {
 		return t.to.on(func() error {
 			return t.pair.Copy(uintptr(dst), uintptr(src), bytes, unsafe.Pointer(t.from.stream.C()), unsafe.Pointer(t.to.stream.C()))
@@ -170,9 +166,18 @@ func (t *Transport) Copy(dst, src device.Mem) error {
 	if dst.Bytes() != src.Bytes() {
 		return fmt.Errorf("copy %d bytes to memory of %d", src.Bytes(), dst.Bytes())
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- t.copy(address(dst), address(src), src.Bytes()) }()
-	if err := t.await(ended); err != nil {
+	do := func() error {
+		ended := make(chan error, 1)
+		go func() { ended <- t.copy(address(dst), address(src), src.Bytes()) }()
+		return t.await(ended)
+	}
+	var err error
+	if t.pair != nil {
+		err = nccl.Alone(do)
+	} else {
+		err = do()
+	}
+	if err != nil {
 		return fmt.Errorf("copy %d bytes from %v to %v by %s: %w", src.Bytes(), &t.from, &t.to, t.name, err)
 	}
 	return nil
@@ -209,15 +214,29 @@ func (t *Transport) await(ended <-chan error) error {
 
 // giveUp ends a copy, where that is possible.
 func (t *Transport) giveUp(ended <-chan error, why error) error {
-	if t.pair != nil {
-		t.pair.Abort()
+	err := t.within("end the copy", func() error {
+		if t.pair != nil {
+			t.pair.Abort()
+		}
+		<-ended //nolint:errcheck // of a copy that was ended
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w; %w", why, err)
 	}
+	return why
+}
+
+// within does something that may never end. Past the limit it is left to itself, and the transport is stuck.
+func (t *Transport) within(doing string, do func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- do() }()
 	select {
-	case <-ended: //nolint:errcheck // of a copy that was ended
-		return why
+	case err := <-ended:
+		return err
 	case <-time.After(limit):
 		t.stuck = true
-		return fmt.Errorf("%w; the copy has not ended", why)
+		return fmt.Errorf("%s: %w after %v; its streams stay until the process ends", doing, nccl.ErrHung, limit)
 	}
 }
 
@@ -227,7 +246,10 @@ func (t *Transport) Close() (err error) {
 		return nil
 	}
 	if t.pair != nil {
-		err = t.from.on(t.pair.Close)
+		err = t.free()
+	}
+	if t.stuck {
+		return fmt.Errorf("close the copies from %v to %v by %s: %w", &t.from, &t.to, t.name, err)
 	}
 	if t.staging != nil {
 		err = errors.Join(err, driver.HostFree(unsafe.Pointer(unsafe.SliceData(t.staging))))
@@ -236,6 +258,17 @@ func (t *Transport) Close() (err error) {
 		return fmt.Errorf("close the copies from %v to %v by %s: %w", &t.from, &t.to, t.name, err)
 	}
 	return nil
+}
+
+// free frees the communicators. Where NCCL is not called any more they stay, which the error of what hung says.
+func (t *Transport) free() error {
+	err := nccl.Alone(func() error {
+		return t.within("destroy the communicators", func() error { return t.from.on(t.pair.Close) })
+	})
+	if !t.stuck && errors.Is(err, nccl.ErrHung) {
+		return nil
+	}
+	return err
 }
 
 // on does something in the processor's context.

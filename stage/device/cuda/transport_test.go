@@ -5,7 +5,10 @@ package cuda_test
 import (
 	"bytes"
 	"errors"
+	"os"
+	"os/exec"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -187,5 +190,89 @@ func TestACopyThatHangsIsEnded(t *testing.T) {
 		if err := all[0].Copy(dst, src); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// NCCL's operations on communicators of one processor must not overlap, whatever they are: copies end before others begin.
+func TestOperationsOfNCCLRunOneAfterTheOther(t *testing.T) {
+	library := cudatest.Library(t)
+	from, to := openTwo(t, library)
+	there, back := transports(t, library, from, to, 4000), transports(t, library, to, from, 4000)
+	a, b := alloc(t, from, 1000), alloc(t, to, 1000)
+	copies := func(by *cuda.Transport, dst, src device.Mem) {
+		for range 20 {
+			if err := by.Copy(dst, src); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	var all sync.WaitGroup
+	all.Go(func() { copies(there[2], b, a) })
+	all.Go(func() { copies(back[2], a, b) })
+	all.Go(func() {
+		for range 5 {
+			others, err := cuda.Transports(from, to, cuda.Config{Libraries: []string{library.Directory()}}, 4000)
+			for _, one := range others {
+				err = errors.Join(err, one.Close())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	all.Wait()
+	if overlaps := library.Calls("overlap of NCCL"); overlaps != 0 || library.Calls("ncclGroupEnd") != 40 {
+		t.Errorf("%d operations overlap others", overlaps)
+	}
+}
+
+// A call of NCCL that hangs is left to itself. From then on all links copy without NCCL, of which nothing is called any more in the process. Each
+// case has one of its own.
+func TestNCCLThatHangsIsNotUsedAnyMore(t *testing.T) {
+	hangs, inside := os.LookupEnv("FAKE_NCCL_HANGS")
+	if !inside {
+		for _, hangs := range []string{"ncclCommInitAll", "ncclCommAbort", "ncclCommDestroy"} {
+			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
+			command.Env = append(os.Environ(), "FAKE_NCCL_HANGS="+hangs)
+			if out, err := command.CombinedOutput(); err != nil {
+				t.Errorf("%s hangs: %v\n%s", hangs, err, out)
+			}
+		}
+		return
+	}
+	library := cudatest.Library(t)
+	from, to := openTwo(t, library)
+	dst, src := alloc(t, to, 1000), alloc(t, from, 1000)
+	there, other := transports(t, library, from, to, 4000), transports(t, library, from, to, 4000)
+	open := func() error {
+		without, err := cuda.Transports(from, to, cuda.Config{Libraries: []string{library.Directory()}}, 4000)
+		if want := []string{"peer copies", "page-locked memory"}; !slices.Equal(names(without), want) {
+			t.Errorf("the transports are %q, expected %q", names(without), want)
+		}
+		for _, one := range without {
+			err = errors.Join(err, one.Close())
+		}
+		return err
+	}
+	unlimited := cuda.LimitCopies(300 * time.Millisecond)
+	library.Fail(hangs, cudatest.Stall)
+	switch hangs {
+	case "ncclCommInitAll":
+		says(t, open(), "make communicators of NCCL: not ended after 300ms; its streams stay", "NCCL is not used any more")
+	case "ncclCommAbort":
+		library.Fail("ncclGroupEnd", cudatest.Stall)
+		says(t, there[2].Copy(dst, src), "not ended after 300ms; end the copy: not ended after 300ms; its streams stay", "NCCL is not used any more")
+	case "ncclCommDestroy":
+		says(t, there[2].Close(), "close the copies from GPU 0", "destroy the communicators: not ended after 300ms", "NCCL is not used any more")
+	}
+	unlimited()
+	copies := library.Calls("ncclGroupEnd")
+	says(t, other[2].Copy(dst, src), "not ended after 300ms", "NCCL is not used any more in this process, and its communicators stay")
+	says(t, open(), "copy from GPU 0", "NCCL is not used any more")
+	if library.Calls("ncclGroupEnd") != copies || library.Calls("overlap of NCCL") != 0 {
+		t.Error("NCCL is called beside what hangs")
+	}
+	if err := other[0].Copy(dst, src); err != nil {
+		t.Error(err)
 	}
 }

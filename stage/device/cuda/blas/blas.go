@@ -102,8 +102,16 @@ func (s Status) Error() string {
 	return fmt.Sprintf("status %d", int(s))
 }
 
-// Version is that of the library: 120401 is 12.4.1.
-func (h *Handle) Version() int { return h.version }
+// Version names that of the library: "12.4.1".
+func (h *Handle) Version() string { return name(h.version) }
+
+// name reads a version as the library has it: 120401 is 12.4.1. Those of cuBLAS 11 count thousands, to which the minor number adds: 12103 is 11.11.3.
+func name(version int) string {
+	if version < 100000 {
+		return fmt.Sprintf("11.%d.%d", (version-11000)/100, version%100)
+	}
+	return fmt.Sprintf("%d.%d.%d", version/10000, version%10000/100, version%100)
+}
 
 // Close frees the handle.
 func (h *Handle) Close() error {

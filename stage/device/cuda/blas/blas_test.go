@@ -16,3 +16,11 @@ func TestAMachineWithoutCuBLASSaysSo(t *testing.T) {
 		t.Errorf("open a library that is not there: %v", err)
 	}
 }
+
+func TestVersionsAreNamedAsTheyAreReleased(t *testing.T) {
+	for version, want := range map[int]string{11605: "11.6.5", 12103: "11.11.3", 120401: "12.4.1", 130002: "13.0.2"} {
+		if got := name(version); got != want {
+			t.Errorf("version %d is %q, expected %q", version, got, want)
+		}
+	}
+}

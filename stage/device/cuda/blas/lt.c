@@ -37,8 +37,9 @@ const char *avg_lt_find(struct avg_lt *lt, void *library) {
 int avg_lt_create(const struct avg_lt *lt, void **handle) { return lt->create(handle); }
 int avg_lt_destroy(const struct avg_lt *lt, void *handle) { return lt->destroy(handle); }
 
-// describe makes the parts of a plan.
-static int describe(const struct avg_lt *lt, const struct avg_product *p, uintptr_t bias, struct avg_lt_plan *plan) {
+// describe makes the parts of a plan. The library takes the alignment of a bias from its address: this one has no more than it should.
+static int describe(const struct avg_lt *lt, const struct avg_product *p, uint32_t alignment, struct avg_lt_plan *plan) {
+	const uintptr_t bias = alignment;
 	const int32_t trans_a = p->trans_a, trans_b = p->trans_b;
 	const uint32_t after = add_bias;
 	int status = lt->operation(&plan->operation, p->compute, type_f32);
@@ -52,12 +53,11 @@ static int describe(const struct avg_lt *lt, const struct avg_product *p, uintpt
 	return status;
 }
 
-int avg_lt_choose(const struct avg_lt *lt, void *handle, const struct avg_product *p, uintptr_t bias, uint32_t alignment, size_t workspace,
-                  struct avg_lt_plan *plan) {
+int avg_lt_choose(const struct avg_lt *lt, void *handle, const struct avg_product *p, uint32_t alignment, size_t workspace, struct avg_lt_plan *plan) {
 	void *preference = NULL;
 	int found = 0, status;
 	memset(plan, 0, sizeof *plan);
-	status = describe(lt, p, bias, plan);
+	status = describe(lt, p, alignment, plan);
 	if (status == 0) status = lt->preference(&preference);
 	if (status == 0) status = lt->set_preference(preference, most_workspace, &workspace, sizeof workspace);
 	for (int operand = 0; operand < 4 && status == 0; operand++) {

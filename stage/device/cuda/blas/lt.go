@@ -85,16 +85,16 @@ func (l *lt) plan(p C.struct_avg_product, bias device.Mem) *C.struct_avg_lt_plan
 	key.product.a, key.product.b, key.product.c = 0, 0, 0
 	plan, asked := l.plans[key]
 	if !asked {
-		plan = l.choose(p, bias, key.alignment)
+		plan = l.choose(key)
 		l.plans[key] = plan
 	}
 	return plan
 }
 
-// choose asks the library.
-func (l *lt) choose(p C.struct_avg_product, bias device.Mem, alignment C.uint32_t) *C.struct_avg_lt_plan {
+// choose asks the library. The answer depends on the key alone, so that it has the same bits whatever the addresses of the first product are.
+func (l *lt) choose(key ltKey) *C.struct_avg_lt_plan {
 	plan := &C.struct_avg_lt_plan{}
-	status := C.avg_lt_choose(&loaded.lt, l.handle, &p, address(bias), alignment, WorkspaceBytes, plan)
+	status := C.avg_lt_choose(&loaded.lt, l.handle, &key.product, key.alignment, WorkspaceBytes, plan)
 	if status != 0 || plan.operation == nil {
 		return nil
 	}

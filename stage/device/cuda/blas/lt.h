@@ -45,10 +45,9 @@ const char *avg_lt_find(struct avg_lt *lt, void *library);
 int avg_lt_create(const struct avg_lt *lt, void **handle);
 int avg_lt_destroy(const struct avg_lt *lt, void *handle);
 
-// avg_lt_choose asks the library for a plan of products like p, whose operands lie at multiples of so many bytes. Where it has none the plan's
-// operation is NULL, or the status says more.
-int avg_lt_choose(const struct avg_lt *lt, void *handle, const struct avg_product *p, uintptr_t bias, uint32_t alignment, size_t workspace,
-                  struct avg_lt_plan *plan);
+// avg_lt_choose asks the library for a plan of products like p, whose operands and bias lie at multiples of so many bytes. Where it has none the
+// plan's operation is NULL, or the status says more.
+int avg_lt_choose(const struct avg_lt *lt, void *handle, const struct avg_product *p, uint32_t alignment, size_t workspace, struct avg_lt_plan *plan);
 void avg_lt_forget(const struct avg_lt *lt, struct avg_lt_plan *plan);
 int avg_lt_product(const struct avg_lt *lt, void *handle, const struct avg_lt_plan *plan, const struct avg_product *p, uintptr_t bias,
                    uintptr_t workspace, void *stream);

@@ -48,7 +48,7 @@ const (
 	Unknown        = 999
 )
 
-// Stall is a code of ncclGroupEnd, which then hangs until a communicator is aborted.
+// Stall is a code of functions of NCCL, which then hang: ncclGroupEnd until a communicator is aborted, others as long as they have it.
 const Stall = 1000
 
 // Memory is the bytes of each device that Library starts with.

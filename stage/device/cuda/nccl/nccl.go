@@ -92,7 +92,33 @@ func failure(doing string, result C.int) error {
 	return fmt.Errorf("%s: NCCL says %q (%d)", doing, C.GoString(C.avg_nccl_error(&loaded.nccl, result)), int(result))
 }
 
-// Pair copies from one processor to another. Failed and Abort may be called beside Copy; nothing else runs beside another call.
+// ErrHung is in the error of what has not ended in its time.
+var ErrHung = errors.New("not ended")
+
+var alone struct {
+	sync.Mutex
+	hung error // why NCCL is not called any more
+}
+
+// Alone does something with communicators, and returns when that has ended on the processors. Nothing else of NCCL runs meanwhile in this process: it is
+// not safe for several communicators on one processor, and operations that two processors begin in different orders wait for each other. When do
+// returns an ErrHung, it is the last: that error is all that Alone returns from then on.
+func Alone(do func() error) error {
+	alone.Lock()
+	defer alone.Unlock()
+	if alone.hung != nil {
+		return alone.hung
+	}
+	err := do()
+	if errors.Is(err, ErrHung) {
+		alone.hung = fmt.Errorf("%w; NCCL is not used any more in this process, and its communicators stay until that ends", err)
+		return alone.hung
+	}
+	return err
+}
+
+// Pair copies from one processor to another. All its functions are for Alone. Failed and Abort may be called beside Copy; nothing else runs beside
+// another call.
 type Pair struct {
 	communicators [2]unsafe.Pointer
 	aborted       bool
@@ -108,14 +134,8 @@ func Open(from, to int) (*Pair, error) {
 	return p, nil
 }
 
-// order is the one in which processors are given copies. Were two copies given to two processors in different orders, each might wait for the other
-// behind the one that it waits for, where a processor runs streams through one queue.
-var order sync.Mutex
-
 // Copy hands a copy to a stream of each processor, which lie there.
 func (p *Pair) Copy(dst, src uintptr, bytes int, from, to unsafe.Pointer) error {
-	order.Lock()
-	defer order.Unlock()
 	streams := [2]unsafe.Pointer{from, to}
 	return failure("send and receive", C.avg_nccl_copy(&loaded.nccl, &p.communicators[0], C.uintptr_t(dst), C.uintptr_t(src), C.size_t(bytes), &streams[0]))
 }

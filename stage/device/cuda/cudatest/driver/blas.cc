@@ -81,6 +81,7 @@ struct Product {
 	Matrix a, b, c;
 	float beta;
 	Matrix bias;
+	bool backwards; // in which order products are added
 
 	int check() const {
 		if (a.type != b.type || (c.type != type_f32 && c.type != a.type)) return unsupported;
@@ -96,7 +97,10 @@ struct Product {
 		for (int j = 0; j < n; j++) {
 			for (int i = 0; i < m; i++) {
 				float sum = 0;
-				for (int d = 0; d < k; d++) sum += factor(trans_a ? a.get(d, i) : a.get(i, d)) * factor(trans_b ? b.get(j, d) : b.get(d, j));
+				for (int step = 0; step < k; step++) {
+					int d = backwards ? k - 1 - step : step;
+					sum += factor(trans_a ? a.get(d, i) : a.get(i, d)) * factor(trans_b ? b.get(j, d) : b.get(d, j));
+				}
 				if (bias.data != nullptr) sum += bias.get(i, 0);
 				c.set(i, j, sum + (beta != 0 ? beta * c.get(i, j) : 0));
 			}
@@ -117,7 +121,7 @@ EXPORT int cublasGemmEx(Blas *blas, int trans_a, int trans_b, int m, int n, int 
                         int type_b, int ldb, const float *beta, char *c, int type_c, int ldc, int compute, int) {
 	if (*alpha != 1) return unsupported;
 	return hand_over_product(__func__, blas->stream,
-	                         {trans_a, trans_b, m, n, k, compute, {a, type_a, lda}, {b, type_b, ldb}, {c, type_c, ldc}, *beta, {}});
+	                         {trans_a, trans_b, m, n, k, compute, {a, type_a, lda}, {b, type_b, ldb}, {c, type_c, ldc}, *beta, {}, false});
 }
 
 // cublasLt. An algorithm is that of the shape that was asked for.
@@ -209,6 +213,9 @@ EXPORT int cublasLtMatmulPreferenceSetAttribute(Preference *p, int attribute, co
 	return ok;
 }
 
+// alignment_of is how an address is aligned, as far as an algorithm cares, which adds backwards where that is more than 16 bytes.
+static uint64_t alignment_of(const char *at) { return std::min((uintptr_t)at & -(uintptr_t)at, (uintptr_t)256); }
+
 // algorithm_of is what the heuristics choose: what a later product is compared with.
 static std::vector<uint64_t> algorithm_of(const Operation *o, const Layout *a, const Layout *b, const Layout *c) {
 	return {(uint64_t)o->compute << 32 | o->epilogue << 2 | o->trans_a << 1 | o->trans_b, a->rows, a->columns, b->rows, b->columns, c->rows, c->columns};
@@ -222,7 +229,7 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(void *, Operation *o, Layout *a, Layou
 	*choices = {};
 	std::vector<uint64_t> algorithm = algorithm_of(o, a, b, c);
 	std::copy(algorithm.begin(), algorithm.end(), choices->algorithm);
-	choices->algorithm[7] = p->alignments[0];
+	choices->algorithm[7] = p->alignments[0] | alignment_of(o->bias) << 32;
 	choices->workspace = p->workspace / 2;
 	*found = 1;
 	return ok;
@@ -233,11 +240,13 @@ EXPORT int cublasLtMatmul(void *, Operation *o, const float *alpha, char *a, Lay
 	std::vector<uint64_t> expected = algorithm_of(o, la, lb, lc);
 	if (!std::equal(expected.begin(), expected.end(), algorithm) || !lies_on_device(workspace, bytes) || lc != ld || c != d) return invalid;
 	if (*alpha != 1 || *beta != 0) return unsupported;
-	for (const char *at : {(const char *)a, (const char *)b, c, (const char *)o->bias}) {
-		if ((uintptr_t)at % algorithm[7] != 0) return invalid;
+	uint64_t operands = (uint32_t)algorithm[7], bias = algorithm[7] >> 32;
+	for (const char *at : {(const char *)a, (const char *)b, c}) {
+		if ((uintptr_t)at % operands != 0) return invalid;
 	}
+	if (alignment_of(o->bias) < bias) return invalid;
 	int k = o->trans_a ? la->rows : la->columns;
 	return hand_over_product(__func__, stream,
 	                         {o->trans_a, o->trans_b, (int)lc->rows, (int)lc->columns, k, o->compute, {a, la->type, (int)la->columns_apart},
-	                          {b, lb->type, (int)lb->columns_apart}, {d, ld->type, (int)ld->columns_apart}, 0, {o->bias, ld->type, (int)ld->rows}});
+	                          {b, lb->type, (int)lb->columns_apart}, {d, ld->type, (int)ld->columns_apart}, 0, {o->bias, ld->type, (int)ld->rows}, bias > 16});
 }
