@@ -94,8 +94,9 @@ func (c *Computed) write(kind func(t *tensor) bool, do func(d *draft, i int)) *p
 	return d.Passes().Forward
 }
 
-// writeBetween writes the programs.
+// writeBetween writes the programs, once the memory is there. A stage that is only priced has none: ties are looked for in the whole model.
 func (c *Computed) writeBetween() {
+	c.findTies()
 	all := func(*tensor) bool { return true }
 	running := func(t *tensor) bool { return t.param.Running > 0 }
 	zero := func(d *draft, i int) { d.Do(&device.Zero{X: d.of(gradient, i)}) }

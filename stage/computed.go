@@ -97,6 +97,7 @@ func New(config Config) (*Computed, error) {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
+	c.writeBetween()
 	return c, c.dev.Synchronize()
 }
 
@@ -107,8 +108,6 @@ func (c *Computed) allocate() error {
 			return err
 		}
 	}
-	c.findTies()
-	c.writeBetween()
 	return nil
 }
 

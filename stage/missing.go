@@ -44,6 +44,7 @@ func (c *Computed) checkOperations() error {
 		if err := updates.allocate(); err != nil {
 			return err
 		}
+		updates.writeBetween()
 		op, part = c.missing(ops(updates.between.programs()...)), "the optimizer"
 	}
 	if op == nil {

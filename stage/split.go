@@ -13,10 +13,9 @@ type Range struct{ From, To int }
 // Len is the number of layers.
 func (r Range) Len() int { return r.To - r.From }
 
-// Split cuts the chain of layers with these costs (of any one unit: seconds, FLOPs) into k runs so that the largest total cost of a run is as
-// small as possible. It is exact. Among the optimal splits it takes the one with the least sum of squares, that is the most even one, and
-// among those the one with the most layers on early stages; the same costs always give the same split. No layer is dropped and no run is
-// empty, so k must not exceed the number of layers.
+// Split cuts the chain of layers with these costs (of any one unit: seconds, FLOPs) into k runs so that the largest total cost of a run is the
+// smallest that can be. Of such splits it takes the one with the least sum of squares, the most even one, and of those the one with the most
+// layers on early stages: the same costs always give the same split. No layer is dropped and no run is empty, so k layers are needed.
 func Split(costs []float64, k int) ([]Range, error) {
 	n := len(costs)
 	if k < 1 || k > n {
