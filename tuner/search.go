@@ -112,6 +112,40 @@ func Search(s Space) (*Outcome, error) {
 	return out, nil
 }
 
+// Fits looks for a candidate that fits the memory, and ends with the first. Where none does, its errors are those of Search.
+func (s Space) Fits() error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	pipelines := 1
+	if len(s.Pipelines) > 0 {
+		pipelines = s.Pipelines[0]
+	}
+	var all []*layout
+	var short *StagesError
+	for _, t := range s.Targets {
+		for _, m := range s.MicroBatches {
+			for _, name := range s.Schedules {
+				l, err := s.predict(t, pipelines, m, name)
+				switch e, is := errors.AsType[*StagesError](err); {
+				case is:
+					short = e
+				case err != nil:
+					return err
+				case l.Verdict == "":
+					return nil
+				default:
+					all = append(all, l)
+				}
+			}
+		}
+	}
+	if len(all) == 0 {
+		return short
+	}
+	return noFit(all)
+}
+
 // noFit says what the candidate lacks that lacks the least; where none of them lacks memory, why one fails.
 func noFit(all []*layout) error {
 	var nearest *layout

@@ -13,48 +13,42 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// price is what a price model assumes of a device before anything of a job is measured.
-type price struct {
-	flops float64 // floating-point operations a second
-	bytes float64 // a second, of memory that an optimizer step or an averaging passes over
-	layer float64 // seconds of a layer's forward however small it is: some ten kernels; a backward has twice as many
-	op    float64 // seconds between two ops of the plan
-	step  float64 // seconds that a step takes beside its passes: data, messages, events
-}
-
 type devicePrice struct {
 	device string
-	price
+	spec.Price
 }
 
 // prices are those of a thread, by how the names of devices begin. Small jobs were measured on a virtual machine of two cores: half to
 // three times of what these say.
 var prices = []devicePrice{
-	{"ref ", price{flops: 3e9, bytes: 1e10, layer: 2e-5, op: 2e-5, step: 2e-4}},       // has one thread, whatever the job says
-	{"gpu (", price{flops: 2e13, bytes: 1e12, layer: 5e-5, op: 2e-5, step: 5e-4}},     // f32 products of an A100; small layers wait for launches
-	{"cpu (gonum", price{flops: 5e9, bytes: 1e10, layer: 2e-5, op: 2e-5, step: 2e-4}}, // a build without oneDNN
-	{"", price{flops: 1e11, bytes: 1e10, layer: 1e-5, op: 2e-5, step: 2e-4}},          // AVX-512 in small products
+	{"ref ", spec.Price{FLOPs: 3e9, Bytes: 1e10, Layer: 2e-5, Op: 2e-5, Step: 2e-4}},       // has one thread, whatever the job says
+	{"gpu (", spec.Price{FLOPs: 2e13, Bytes: 1e12, Layer: 5e-5, Op: 2e-5, Step: 5e-4}},     // f32 products of an A100; small layers wait for launches
+	{"cpu (gonum", spec.Price{FLOPs: 5e9, Bytes: 1e10, Layer: 2e-5, Op: 2e-5, Step: 2e-4}}, // a build without oneDNN
+	{"", spec.Price{FLOPs: 1e11, Bytes: 1e10, Layer: 1e-5, Op: 2e-5, Step: 2e-4}},          // AVX-512 in small products
 }
 
 // runSeconds is what a run takes beside its batches: devices are opened, memory is touched, what scatters is read again.
 const runSeconds = 0.3
 
 // assumed is the price of a target's devices: an assumption, or what the job says of emulated ones.
-func (s *subject) assumed(t tuner.Target) price {
+func (s *subject) assumed(t tuner.Target) spec.Price {
 	d := s.request.Spec.Job.Devices
 	if given := job.At(d.Emulated.FLOPs, 0); d.Kind == job.KindEmulated {
 		if given > 0 {
-			return price{flops: given}
+			return spec.Price{FLOPs: given}
 		}
-		return price{flops: 1e11}
+		return spec.Price{FLOPs: 1e11}
 	}
-	i := slices.IndexFunc(prices, func(p devicePrice) bool { return strings.HasPrefix(s.name, p.device) })
-	p := prices[i].price
+	i := slices.IndexFunc(prices, func(p devicePrice) bool { return strings.HasPrefix(s.Device, p.device) })
+	p := prices[i].Price
 	if prices[i].device != "ref " && d.Kind != job.KindGPU {
-		p.flops *= float64(max(t.Threads, 1))
+		p.FLOPs *= float64(max(t.Threads, 1))
 	}
 	return p
 }
+
+// guess is a profile before anything was measured.
+func (s *subject) guess(t tuner.Target) *tuner.Profile { return s.Guess(t, s.assumed(t)) }
 
 // estimate prices a job and its tuning, where all pipelines together train on so many samples a second; and as a part of the tuning the
 // runs of the best candidates.
@@ -137,7 +131,7 @@ func (s *Session) estimateOnly(space *tuner.Space) (*tuner.Report, error) {
 
 // estimateDecided is that of a job with nothing to choose: of the plan that it trains by, and the layers that its stages have.
 func (s *Session) estimateDecided() (*tuner.Report, error) {
-	space, err := s.subject.space()
+	space, err := s.subject.Space()
 	if err != nil {
 		return nil, &permanentError{err}
 	}
@@ -165,7 +159,7 @@ func (s *Session) estimateDecided() (*tuner.Report, error) {
 func (s *Session) priced(space *tuner.Space, report *tuner.Report) *tuner.Report {
 	p := s.subject.assumed(space.Targets[0])
 	basis := fmt.Sprintf("a price model, assumed, not measured: %.3g floating-point operations a second on %s, %s for a layer of a micro-batch and %s for a step at least",
-		p.flops, s.subject.name, words.Seconds(3*p.layer), words.Seconds(p.step))
+		p.FLOPs, s.subject.Device, words.Seconds(3*p.Layer), words.Seconds(p.Step))
 	switch {
 	case spec.Fixed(&s.config.Request.Spec.Job) != nil:
 		basis = "the times that the job gives to its emulated devices"

@@ -49,9 +49,9 @@ func TestAnEstimateMeasuresNothing(t *testing.T) {
 
 // TestThePlainDeviceIsPricedAsOne: its name says more than its kind, and it has one thread, whatever the job says.
 func TestThePlainDeviceIsPricedAsOne(t *testing.T) {
-	s := &subject{name: ref.New().Name()}
-	if got, fast := s.assumed(tuner.Target{Threads: 2}).flops, prices[len(prices)-1].flops; got != prices[0].flops || got > fast/20 {
-		t.Errorf("%s is priced at %g operations a second, a thread of the fast device at %g", s.name, got, fast)
+	s := &subject{Candidates: spec.Candidates{Device: ref.New().Name()}}
+	if got, fast := s.assumed(tuner.Target{Threads: 2}).FLOPs, prices[len(prices)-1].FLOPs; got != prices[0].FLOPs || got > fast/20 {
+		t.Errorf("%s is priced at %g operations a second, a thread of the fast device at %g", s.Device, got, fast)
 	}
 }
 

@@ -42,7 +42,7 @@ type memory struct {
 
 // memories are those of so many devices: of each its own, or the host's for all.
 func (s *subject) memories(devices int) (all []memory) {
-	host := memory{bytes: min(s.memory, availableMemory())} // a reading runs now, beside what other jobs hold
+	host := memory{bytes: min(s.MemoryBytes, availableMemory())} // a reading runs now, beside what other jobs hold
 	bytes, of := spec.Memories(&s.request.Spec.Job, devices)
 	for _, own := range bytes {
 		all = append(all, memory{bytes: own})
@@ -74,7 +74,7 @@ func (s *subject) fitting(r *reading, m memory) (string, error) {
 // held is what the stages of some devices allocate in a reading.
 func (s *subject) held(r *reading, devices []int, kind string) (total int64, err error) {
 	_, in := spec.Memories(&s.request.Spec.Job, len(r.trial.Plan))
-	all, err := tuner.Memories(s.sizer, r.trial.Plan, in, r.trial.Split, r.samples, r.pipelines, []string{kind})
+	all, err := tuner.Memories(s.Sizer, r.trial.Plan, in, r.trial.Split, r.samples, r.pipelines, []string{kind})
 	for k, m := range all {
 		if slices.Contains(devices, r.homes[k]) {
 			total += m.OnDevice()

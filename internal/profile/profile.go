@@ -35,7 +35,7 @@ const (
 //   - contended, at each size, beside the merged run: with two pipelines, which average, take caches and memory bandwidth from each
 //     other, and leave the devices less idle.
 func (s *Session) profile(ctx context.Context, space *tuner.Space, target tuner.Target, notes *[]string) (*tuner.Profile, error) {
-	p := s.subject.skeleton(target)
+	p := s.subject.Skeleton(target)
 	m := &measurement{
 		profile: p, guess: s.subject.guess(target), batch: s.config.Request.Spec.Job.Train.Batch, layers: newMeasured(len(p.Layers)), stages: newMeasured(target.Devices), contended: newMeasured(target.Devices),
 	}

@@ -13,7 +13,7 @@ import (
 
 // shareOut gives each device of a target a run of layers, by their floating-point operations.
 func (s *subject) shareOut(target tuner.Target) ([]stage.Range, error) {
-	return stage.Split(s.model.Costs(s.size()), target.Devices)
+	return stage.Split(s.Model.Costs(s.size()), target.Devices)
 }
 
 // kind is what a run of a profile is for.
@@ -104,14 +104,14 @@ func (s *subject) several(target tuner.Target) bool {
 	}
 	const model = 6 // times the weights: gradients, state of adam, center and messages
 	weights, frozen := 0, 0
-	for _, p := range s.model.Params() {
+	for _, p := range s.Model.Params() {
 		if p.Frozen {
 			frozen += 4 * p.Len()
 		} else {
 			weights += 4 * p.Len()
 		}
 	}
-	held, capacity := int64(2*model*weights+frozen), s.memory
+	held, capacity := int64(2*model*weights+frozen), s.MemoryBytes
 	own, _ := spec.Memories(&s.request.Spec.Job, target.Devices)
 	if own[0] > 0 {
 		capacity = own[0] * int64(len(own))

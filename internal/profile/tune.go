@@ -213,7 +213,7 @@ const bound = 0.15
 // Space is what the job leaves open; its targets have no profile yet. A job that no memory holds, or with more stages than
 // layers, is refused here, before anything is allocated: by a search with times that nobody measured.
 func (s *Session) Space() (tuner.Space, error) {
-	space, err := s.subject.space()
+	space, err := s.subject.Space()
 	if err != nil {
 		return space, &permanentError{err}
 	}
@@ -275,7 +275,7 @@ func (s *Session) search(space tuner.Space) (*tuner.Outcome, error) {
 	out, err := tuner.Search(space)
 	if short, is := errors.AsType[*tuner.NoFitError](err); is {
 		j := spec.With(&s.config.Request.Spec.Job, &short.Nearest)
-		advice, _ := (&spec.Facts{Cores: s.subject.cores, MemoryBytes: s.subject.memory, Model: s.subject.model}).WouldFit(&j)
+		advice, _ := s.subject.WouldFit(&j)
 		err = fmt.Errorf("%w; %s", err, advice)
 	}
 	if err != nil {

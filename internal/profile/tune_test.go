@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -201,27 +200,13 @@ func TestSpaceHasWhatThePredictionMustCount(t *testing.T) {
 		clip float64
 	}{{"old", 0}, {"new", 1}, {"elastic", 0.5}} {
 		r := request(t, func(j *job.Job) { j.Averaging.Pull, j.Averaging.Tau, j.Optimizer.ClipNorm = test.pull, 3, test.clip })
-		s := &subject{request: r, model: &model.Model{Layers: make([]layer.Layer, 2)}, cores: 2}
-		space, err := s.space()
+		s := spec.Candidates{Job: &r.Spec.Job, Facts: spec.Facts{Model: &model.Model{Layers: make([]layer.Layer, 2)}, Cores: 2}}
+		space, err := s.Space()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if space.AwaitRound != (test.pull == "new") || space.ExchangeNorm != (test.clip > 0) || space.AverageEvery != 3 {
 			t.Errorf("%+v: %+v", test, space)
-		}
-	}
-}
-
-func TestAutomaticSchedulesChangeNoResults(t *testing.T) {
-	names := synchronous()
-	for _, name := range []string{"gpipe", "1f1b", "afp"} {
-		if !slices.Contains(names, name) {
-			t.Errorf("%s is missing: %v", name, names)
-		}
-	}
-	for _, name := range []string{"pipedream", "pipedream-2bw"} {
-		if slices.Contains(names, name) {
-			t.Errorf("%s steps inside of a batch", name)
 		}
 	}
 }

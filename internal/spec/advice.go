@@ -13,31 +13,31 @@ import (
 // maxMore bounds how many times as many stages, or micro-batches, are tried.
 const maxMore = 8
 
-// refuseShort refuses a job whose stages do not fit the memory of its devices, or of the host, and says what would.
-func (x *resolver) refuseShort(a *arrangement) {
-	advice, near := x.WouldFit(&x.Job)
-	short := &a.short[0]
+// refuseShort refuses a job whose stages do not fit the memory of its devices, or of the host, and says what would. first begins
+// what is said of them.
+func (x *resolver) refuseShort(j *job.Job, memory []tuner.Memory, short *tuner.Shortage, first string) {
+	advice, near := x.WouldFit(j)
 	switch {
-	case short.Device >= 0 && x.Job.Devices.Kind == job.KindGPU:
-		x.refuse("devices.gpu.memory", near, "%s (GPU %d; devices.gpu.memory is %s, of which the CUDA context takes %s); %s", shortText(short), short.Device,
-			words.Bytes(int64(x.Job.Devices.GPU.Memory)), words.Bytes(footprint.ContextBytes), advice)
+	case short.Device >= 0 && j.Devices.Kind == job.KindGPU:
+		x.refuse("devices.gpu.memory", near, "%s%s (GPU %d; devices.gpu.memory is %s, of which the CUDA context takes %s); %s", first, shortText(short), short.Device,
+			words.Bytes(int64(j.Devices.GPU.Memory)), words.Bytes(footprint.ContextBytes), advice)
 		return
 	case short.Device >= 0:
-		x.refuse("devices.emulated.memory", near, "%s; %s", shortText(short), advice)
+		x.refuse("devices.emulated.memory", near, "%s%s; %s", first, shortText(short), advice)
 		return
 	}
 	var m tuner.Memory
-	for _, s := range a.memory {
+	for _, s := range memory {
 		m.Weights, m.Gradients, m.State = m.Weights+s.Weights, m.Gradients+s.Gradients, m.State+s.State
 		m.Activations, m.Center = m.Activations+s.Activations, m.Center+s.Center
 		m.Boundaries, m.Host = m.Boundaries+s.Boundaries, m.Host+s.Host
 	}
 	largest := ""
-	if n := len(a.memory); n > 1 {
-		largest = fmt.Sprintf("; of its %d stages, stage %d takes most, %s", n, short.Largest, words.Bytes(a.memory[short.Largest].Total()))
+	if n := len(memory); n > 1 {
+		largest = fmt.Sprintf("; of its %d stages, stage %d takes most, %s", n, short.Largest, words.Bytes(memory[short.Largest].Total()))
 	}
-	x.refuse("model", near, "model: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s%s; %s; %s",
-		words.Number(float64(x.Model.Weights())), words.Bytes(short.Need), words.Count(int(x.Job.Pipelines), "pipeline"), words.Bytes(m.Weights),
+	x.refuse("model", near, "%smodel: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s%s; %s; %s",
+		first, words.Number(float64(x.Model.Weights())), words.Bytes(short.Need), words.Count(int(j.Pipelines), "pipeline"), words.Bytes(m.Weights),
 		words.Bytes(m.Gradients), words.Bytes(m.State), words.Bytes(m.Activations), words.Bytes(m.Center),
 		words.Bytes(m.Boundaries+m.Host), largest, x.host(), advice)
 }

@@ -24,7 +24,7 @@ const autoTook = "devices.kind auto took "
 func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
 	why := ""
 	switch usable := gpu.Usable(f.GPUs); {
-	case len(f.GPUs) == 0 && (f.NoGPU == "" || f.NoGPU == cuda.ErrAbsent.Error()): // nobody expects any
+	case len(f.GPUs) == 0 && f.NoGPU == cuda.ErrAbsent.Error(): // nobody expects any of this program
 	case j.Devices.CPU != (job.CPU{}):
 		why = "devices.cpu is given"
 	case f.NoGPU != "":

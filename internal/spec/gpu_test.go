@@ -61,12 +61,12 @@ func TestAutoTakesGPUsWhereAJobCanRunOnThem(t *testing.T) {
 		{[]gpu.GPU{aGPU(4<<30, gpu.Healthy)}, nil, job.KindGPU, "devices.kind auto took gpu: this node has 1 GPU, GPU 0 (H100, GPU-1)"},
 		{[]gpu.GPU{aGPU(4<<30, gpu.Healthy)}, []string{"devices.cpu.threads=1"}, job.KindAuto, "devices.kind auto took cpu: devices.cpu is given"},
 		{[]gpu.GPU{aGPU(538<<20, gpu.Healthy)}, nil, job.KindAuto, "devices.kind auto took cpu: not gpu: devices.gpu.memory is"},
-		{nil, nil, job.KindAuto, ""}, // nobody expects a GPU, so nothing is said of one
+		{nil, nil, job.KindAuto, "devices.kind auto took cpu: this node has no GPU that jobs may use"},
 	} {
 		j, facts := parsed(t, gpuJob, 1<<36, append([]string{"devices.kind=auto"}, c.set...)...)
 		facts.GPUs = c.gpus
 		found, problems := spec.Resolve(j, facts, nil)
-		if len(problems) > 0 || found.Job.Devices.Kind != c.kind || !strings.HasPrefix(found.Why[0], c.why) || c.why == "" && strings.Contains(found.Why[0], "devices.kind") {
+		if len(problems) > 0 || found.Job.Devices.Kind != c.kind || !strings.HasPrefix(found.Why[0], c.why) {
 			t.Errorf("%v: %v; took %s: %v\nwant %s: %s", c.set, problems, found.Job.Devices.Kind, found.Why, c.kind, c.why)
 		}
 	}
@@ -86,5 +86,46 @@ func TestStagesShareGPUs(t *testing.T) {
 	}
 	if d := found.Job.Devices; d.GPU.Count != 2 || d.CPU.Threads != 1 || d.CPU.Count != 4 {
 		t.Errorf("devices are %+v", d)
+	}
+}
+
+// TestOpenJobsThatNoPlanFitsAreRefusedAtAdmission, with the key, what comes nearest and what would fit; auto takes the CPU for them.
+func TestOpenJobsThatNoPlanFitsAreRefusedAtAdmission(t *testing.T) {
+	for _, c := range []struct {
+		width, advice string
+		host          int64
+		open          []string
+	}{
+		{"192", "pipelines: 1 would fit", 60e6, []string{"stages=auto"}},
+		{"192", "use a smaller model", 60e6, []string{"micro_batches=auto"}},
+		{"512", "use a smaller model", 330e6, []string{"recompute=auto"}},
+		{"512", "use a smaller model", 330e6, []string{"stages=auto", "pipelines=auto", "micro_batches=auto", "schedule=auto"}},
+	} {
+		wide, open := strings.Replace(gpuJob, "n_embd: 32", "n_embd: "+c.width, 1), c.open
+		j, facts := parsed(t, wide, 1<<36, open...)
+		facts.GPUs = []gpu.GPU{aGPU(700<<20, gpu.Healthy)}
+		_, problems := spec.Resolve(j, facts, nil)
+		if len(problems) != 1 || problems[0].Key != "devices.gpu.memory" {
+			t.Fatalf("%v: %+v", open, problems)
+		}
+		for _, part := range []string{"no plan fits the memory; the nearest has ", " bytes short (GPU 0; devices.gpu.memory is ", c.advice} {
+			if !strings.Contains(problems[0].Message, part) {
+				t.Errorf("%v: %q does not say %q", open, problems[0].Message, part)
+			}
+		}
+		j, facts = parsed(t, wide, 1<<36, append(open, "devices.kind=auto")...)
+		facts.GPUs = []gpu.GPU{aGPU(700<<20, gpu.Healthy)}
+		found, problems := spec.Resolve(j, facts, nil)
+		if len(problems) > 0 || found.Job.Devices.Kind != job.KindAuto || !strings.HasPrefix(found.Why[0], "devices.kind auto took cpu: not gpu: no plan fits the memory") {
+			t.Errorf("%v: auto took %s: %v, %v", open, found.Job.Devices.Kind, found.Why, problems)
+		}
+		j, facts = parsed(t, wide, c.host, append(open, "devices.kind=cpu")...)
+		if _, problems := spec.Resolve(j, facts, nil); len(problems) != 1 || problems[0].Key != "model" || !strings.Contains(problems[0].Message, "no plan fits the memory") {
+			t.Errorf("%v: on the CPU %+v", open, problems)
+		}
+		facts.MemoryBytes = 1 << 36
+		if _, problems := spec.Resolve(j, facts, nil); len(problems) > 0 {
+			t.Errorf("%v: on the CPU, with memory: %v", open, problems)
+		}
 	}
 }

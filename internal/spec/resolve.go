@@ -73,6 +73,9 @@ func resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Prob
 	case !x.checkModel() || !x.cutOnce():
 	case x.Job.Open():
 		x.checkOpen()
+		if len(x.problems) == 0 {
+			x.checkFits()
+		}
 		x.decideBudget()
 	default:
 		x.decide()
@@ -338,7 +341,7 @@ func (x *resolver) decide() {
 		return
 	}
 	if len(a.short) > 0 {
-		x.refuseShort(a)
+		x.refuseShort(&x.Job, a.memory, &a.short[0], "")
 		return
 	}
 	x.adopt(a, open)

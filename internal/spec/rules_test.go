@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/job"
@@ -82,6 +83,20 @@ func TestEmulatedDevicesAreCounted(t *testing.T) {
 		}
 		if key, message := j.CheckEntries(stages, devices); key != c.key {
 			t.Errorf("%v: %q, want %q", c.set, message, c.key)
+		}
+	}
+}
+
+func TestAutomaticSchedulesChangeNoResults(t *testing.T) {
+	names := synchronous()
+	for _, name := range []string{"gpipe", "1f1b", "afp"} {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s is missing: %v", name, names)
+		}
+	}
+	for _, name := range []string{"pipedream", "pipedream-2bw"} {
+		if slices.Contains(names, name) {
+			t.Errorf("%s steps inside of a batch", name)
 		}
 	}
 }
