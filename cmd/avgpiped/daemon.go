@@ -81,14 +81,24 @@ func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.
 	if err != nil {
 		return err
 	}
-	found, err := (&prober{n.InspectCommand[0], &c, probeBound}).probe(ctx)
+	asks := &prober{n.InspectCommand[0], &c, probeBound}
+	found, err := asks.probe(ctx)
 	if err != nil {
-		return err
+		return unlessTold(ctx, err)
 	}
 	found.tell(log)
 	found.configure(&n)
+	n.Graphics = (&renewer{prober: asks, log: log, found: found}).arguments
 	n.Limits, n.OnReady = limits, ready
-	return c.explain(node.Run(ctx, n))
+	return unlessTold(ctx, c.explain(node.Run(ctx, n)))
+}
+
+// unlessTold is an error, unless it is but that the program was told to end.
+func unlessTold(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil
+	}
+	return err
 }
 
 // nodeConfig is what a configuration means on this host. The node's workers are this program again.

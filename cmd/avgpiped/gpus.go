@@ -84,31 +84,36 @@ func (c *config) graphicsArguments() (all []string) {
 	return all
 }
 
-// configure has a node use what was found of libraries: its workers open none that cannot be used.
-func (l *libraries) configure(n *node.Config) {
-	var without []string
+// configure has a node use what was found of libraries.
+func (l *libraries) configure(n *node.Config) { n.OpenGPUs, n.NoGPU = l.open, l.why }
+
+// without are flags by which workers open no library that cannot be used.
+func (l *libraries) without() (without []string) {
 	for flag, f := range map[string]finding{"--without-cublas": l.blas, "--without-cudnn": l.dnn} {
 		if f.Error != "" && !f.Absent {
 			without = append(without, flag, f.Error)
 		}
 	}
-	n.WorkerCommand, n.TuneCommand = slices.Concat(n.WorkerCommand, without), slices.Concat(n.TuneCommand, without)
-	n.OpenGPUs, n.NoGPU = l.open, l.why
+	return without
 }
 
 // tell logs what was found of libraries. Those of a host without GPUs are not missed.
 func (l *libraries) tell(log *zap.Logger) {
 	for _, f := range l.all() {
-		fields := []zap.Field{zap.String("library", f.Library), zap.String("path", cmp.Or(f.Path, f.Opening))}
-		switch {
-		case f.Library == "" || len(l.driver.Processors) == 0 && f.Absent:
-		case f.Absent:
-			log.Info("a library of GPUs is not there; docs/operations.md says what it is for", append(fields, zap.String("found", f.Error))...)
-		case f.Error != "":
-			log.Warn("a library of GPUs cannot be used; "+withoutIt[f.Library], append(fields, zap.String("found", f.Error))...)
-		default:
-			log.Info("found a library of GPUs", fields...)
-		}
+		l.tellOne(log, f)
+	}
+}
+
+func (l *libraries) tellOne(log *zap.Logger, f finding) {
+	fields := []zap.Field{zap.String("library", f.Library), zap.String("path", cmp.Or(f.Path, f.Opening))}
+	switch {
+	case f.Library == "" || len(l.driver.Processors) == 0 && f.Absent:
+	case f.Absent:
+		log.Info("a library of GPUs is not there; docs/operations.md says what it is for", append(fields, zap.String("found", f.Error))...)
+	case f.Error != "":
+		log.Warn("a library of GPUs cannot be used; "+withoutIt[f.Library], append(fields, zap.String("found", f.Error))...)
+	default:
+		log.Info("found a library of GPUs", fields...)
 	}
 }
 

@@ -40,7 +40,10 @@ type finding struct {
 
 	Library string `json:"library"`
 	Opening string `json:"opening,omitempty"` // what the process is about to open: a line of its own
-	hung    bool   // it did not end: the library may be whole once the file system that it is on is
+	// Files are those of the library and of what it needs, where it can be used.
+	Files []string   `json:"files,omitempty"`
+	seen  []identity // of the files; none: unknown
+	hung  bool       // it did not end: the library may be whole once the file system that it is on is
 }
 
 // newProbeCommand opens a library, and prints findings: before each step what it opens, at the end what was found.
@@ -62,7 +65,7 @@ func newProbeCommand() *cobra.Command {
 		} else {
 			found = cuda.Probe(library, c, handles)
 		}
-		return errors.Join(broken, lines.Encode(finding{Finding: found}))
+		return errors.Join(broken, lines.Encode(finding{Finding: found, Files: mappedLibraries()}))
 	}), &c)
 	cmd.Flags().StringSliceVar(&c.Visible, "visible", nil, "UUIDs of the GPUs to open; none: all")
 	cmd.Flags().BoolVar(&handles, "handles", false, "make a handle of the library on a GPU")
@@ -117,9 +120,9 @@ func (p *prober) ask(ctx context.Context, library string, more ...string) findin
 		case err := <-ended:
 			if err == nil && last.Opening == "" {
 				last.Library, last.Opening = library, at
-				return last
+				return last.identified()
 			}
-			return finding{Library: library, Opening: at, Finding: cuda.Finding{Error: died(at, err, messages.String())}}
+			return finding{Library: library, Opening: at, Finding: cuda.Finding{Error: died(at, err, messages.String())}}.identified()
 		case <-step.C:
 			return late(library, at, fmt.Sprintf("the process that opened %s has not answered for %v and was killed; see whether its file system and "+
 				"nvidia-smi answer", at, p.bound))
@@ -160,6 +163,9 @@ func follow(ctx context.Context, cmd *exec.Cmd, lines chan<- finding) error {
 
 // died says how a process ended that opened something.
 func died(opening string, err error, messages string) string {
+	if err == nil {
+		return fmt.Sprintf("the process that opened %s ended with exit status 0 before it answered; its file, or one that it needs, is not for this host: install it again", opening)
+	}
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
 		return fmt.Sprintf("open %s in a process of its own: %v", opening, err)
@@ -186,10 +192,7 @@ func (p *prober) probe(ctx context.Context) (l libraries, err error) {
 	var asking sync.WaitGroup
 	asking.Go(func() { l.management = p.ask(ctx, management) })
 	l.driver = p.ask(ctx, cuda.Driver)
-	var handles []string
-	if chosen, err := p.config.selection().Of(gpusOf(l.driver)); err == nil && len(chosen) > 0 {
-		handles = []string{"--handles", "--visible", chosen[0].UUID}
-	}
+	handles := p.handles(l.driver)
 	asking.Go(func() { l.blas = p.ask(ctx, cuda.BLAS, handles...) })
 	asking.Go(func() { l.dnn = p.ask(ctx, cuda.DNN, handles...) })
 	asking.Wait()
@@ -197,6 +200,14 @@ func (p *prober) probe(ctx context.Context) (l libraries, err error) {
 		return l, context.Cause(ctx)
 	}
 	return l, p.config.named(&l)
+}
+
+// handles are arguments by which a process makes a handle of a library, on the first GPU that jobs may use.
+func (p *prober) handles(driver finding) []string {
+	if chosen, err := p.config.selection().Of(gpusOf(driver)); err == nil && len(chosen) > 0 {
+		return []string{"--handles", "--visible", chosen[0].UUID}
+	}
+	return nil
 }
 
 // named is the error of the first library that the configuration names and that cannot be used. A path that hangs may pass; all else lasts.

@@ -4,7 +4,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,7 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/node"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
@@ -177,10 +182,96 @@ func TestALibraryOfGPUsThatOpensNoHandleIsFoundBeforeAJob(t *testing.T) {
 	if err != nil || l.blas.Error != want || l.blas.Path != path || l.driver.Error != "" || l.dnn.Error != "" || l.why() != "" {
 		t.Errorf("found %+v, %v, want %q", l, err, want)
 	}
-	n := node.Config{WorkerCommand: []string{"worker"}, TuneCommand: []string{"tune"}}
-	l.configure(&n)
-	if !slices.Equal(n.WorkerCommand, []string{"worker", "--without-cublas", want}) || !slices.Equal(n.TuneCommand, []string{"tune", "--without-cublas", want}) {
-		t.Errorf("commands are %q and %q", n.WorkerCommand, n.TuneCommand)
+	arguments, err := (&renewer{prober: &asks, log: zap.NewNop(), found: l}).arguments(t.Context())
+	if err != nil || !slices.Equal(arguments, []string{"--without-cublas", want}) {
+		t.Errorf("workers have %q, %v", arguments, err)
+	}
+}
+
+// TestLibrariesThatChangeAreProbedAgain before a worker opens them: a damaged cuBLAS costs itself, a driver that is gone makes the worker wait.
+func TestLibrariesThatChangeAreProbedAgain(t *testing.T) {
+	fake, dir := cudatest.Library(t), t.TempDir()
+	install := func(name, from string) {
+		t.Helper()
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove(filepath.Join(dir, name)) // it may be there
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	driver, blas, bad := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "libcublas.so.12"), sharedLibrary(t, "libcublas.so.12", damaged)
+	install("libcuda.so.1", fake.Path())
+	install("libcublas.so.12", filepath.Join(fake.Directory(), "libcublas.so.12"))
+	c := defaultConfig()
+	c.CUDADriver, c.CUDALibraries = driver, directories(dir)
+	asks := prober{os.Args[0], &c, time.Minute}
+	l, err := asks.probe(t.Context())
+	if err != nil || l.blas.Error != "" || !slices.Contains(l.blas.Files, blas) || !slices.Contains(l.driver.Files, driver) {
+		t.Fatalf("found %+v, %v", l, err)
+	}
+	core, logged := observer.New(zap.InfoLevel)
+	r := renewer{prober: &asks, log: zap.New(core), found: l}
+	step := func(without, waits string, lines int) {
+		t.Helper()
+		arguments, err := r.arguments(t.Context())
+		if o := obstacle.Of(err); (waits == "") != (err == nil) || err != nil && (o == nil || !strings.Contains(o.String(), waits) || o.Passed() != nil) {
+			t.Errorf("a worker waits for %v, want %q", err, waits)
+		}
+		blasOnly := slices.Index(arguments, "--without-cublas")
+		if (without == "") != (blasOnly < 0) || without != "" && !strings.Contains(arguments[blasOnly+1], without) {
+			t.Errorf("a worker has %q, want it to be without cuBLAS for %q", arguments, without)
+		}
+		if got := logged.TakeAll(); len(got) != lines {
+			t.Errorf("%d lines are logged, want %d: %v", len(got), lines, got)
+		}
+	}
+	step("", "", 0)
+	install("libcublas.so.12", bad)
+	step("the process that opened "+blas+" died by SIGBUS", "", 1)
+	step("died by SIGBUS", "", 0)
+	install("libcublas.so.12", filepath.Join(fake.Directory(), "libcublas.so.12"))
+	step("", "", 1)
+	if err := os.Rename(driver, driver+".old"); err != nil {
+		t.Fatal(err)
+	}
+	step("", "the library of the CUDA driver, "+driver+", cannot be used: ", 1)
+	step("", "cannot be used: no CUDA device: "+driver+": not found", 0)
+	if err := os.Rename(driver+".old", driver); err != nil {
+		t.Fatal(err)
+	}
+	step("", "", 1)
+}
+
+// TestALibraryThatEndsItsProcessIsNamed.
+func TestALibraryThatEndsItsProcessIsNamed(t *testing.T) {
+	cudatest.Library(t) // else there is no compiler
+	path := sharedLibrary(t, "libcuda.so.1", "#include <stdlib.h>\n__attribute__((constructor)) static void load() { _Exit(0); }\n")
+	code, _, messages := run1(t, "cuda_driver: "+path, "gpus")
+	if want := "the process that opened " + path + " ended with exit status 0 before it answered"; code != exitConfig || !strings.Contains(messages, want) {
+		t.Errorf("exit code %d, no %q in: %s", code, want, messages)
+	}
+}
+
+// TestADaemonThatIsToldToEndWhileItProbesHasDoneSo.
+func TestADaemonThatIsToldToEndWhileItProbesHasDoneSo(t *testing.T) {
+	cudatest.Library(t) // else there is no compiler
+	path, pid := sharedLibrary(t, "libcuda.so.1", stuck), filepath.Join(t.TempDir(), "pid")
+	t.Setenv("STUCK", pid)
+	dir := t.TempDir()
+	c := defaultConfig()
+	c.StateDir, c.Socket, c.CUDADriver = dir, filepath.Join(dir, "s"), path
+	ctx, end := context.WithCancelCause(t.Context())
+	go func() {
+		for _, err := os.Stat(pid); err != nil && t.Context().Err() == nil; _, err = os.Stat(pid) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		end(errors.New("terminated"))
+	}()
+	if err := runNode(ctx, c, c.limits, zap.NewNop(), nil); err != nil {
+		t.Errorf("it ended with %v", err)
 	}
 }
 

@@ -26,6 +26,8 @@ type Config struct {
 	StateDir string   // each job has a directory below it
 	Worker   []string // the command that starts a worker; --assignment FILE is appended
 	Tuning   []string // the command that starts a tuning; --request FILE is appended
+	// Graphics is asked before a process that uses GPUs starts, for flags of its command. An error that is an obstacle (obstacle.Of) may pass. Nil: there are none.
+	Graphics func(ctx context.Context) ([]string, error)
 	Limits   func() Limits
 	Log      *zap.Logger // the daemon's
 	// Processes is nil but in tests: those of the operating system.
@@ -166,7 +168,7 @@ func (l *Local) Processes(ctx context.Context) ([]Running, error) {
 }
 
 // Start implements Agent.
-func (l *Local) Start(_ context.Context, a control.Assignment) (Process, error) {
+func (l *Local) Start(ctx context.Context, a control.Assignment) (Process, error) {
 	dir, limits := l.dir(a.JobID), l.config.Limits()
 	a.Version, a.Node, a.Dir = control.Version, l.config.Node, dir
 	a.LogBytes, a.LogFiles, a.OrphanAfter = limits.LogBytes, limits.LogFiles, limits.OrphanAfter
@@ -180,13 +182,26 @@ func (l *Local) Start(_ context.Context, a control.Assignment) (Process, error) 
 		err = rotateLog(dir, limits.LogBytes, limits.LogFiles)
 	}
 	if err == nil {
-		err = c.start(l.config.Worker, assignmentFlag, control.AssignmentPath(dir), a)
+		onGPU := slices.ContainsFunc(a.Stages, func(s control.StagePlace) bool { return s.Node == a.Node && s.GPU != "" })
+		err = l.start(ctx, c, l.config.Worker, onGPU, assignmentFlag, control.AssignmentPath(dir), a)
 	}
 	if err != nil {
 		return Process{}, fmt.Errorf("start worker of job %s: %w", a.JobID, err)
 	}
 	l.watch(c)
 	return c.process, nil
+}
+
+// start starts a process by a command, to which flags of GPUs are added where it uses some.
+func (l *Local) start(ctx context.Context, c *child, command []string, onGPU bool, flag, path string, todo any) error {
+	if onGPU && l.config.Graphics != nil {
+		more, err := l.config.Graphics(ctx)
+		if err != nil {
+			return err
+		}
+		command = slices.Concat(command, more)
+	}
+	return c.start(command, flag, path, todo)
 }
 
 // endOthers kills what works in a job's directory, except tunings of this agent, which are watched.
@@ -205,11 +220,11 @@ func (l *Local) endOthers(job string) error {
 }
 
 // Tune implements Agent.
-func (l *Local) Tune(_ context.Context, r control.TuneRequest) (Process, error) {
+func (l *Local) Tune(ctx context.Context, r control.TuneRequest) (Process, error) {
 	c := &child{process: Process{Job: r.JobID, Node: l.config.Node}, dir: l.dir(r.JobID), processes: l.config.Processes}
 	err := l.prepareTuning(c, &r)
 	if err == nil {
-		err = c.start(l.config.Tuning, requestFlag, control.TuneRequestPath(c.dir), r)
+		err = l.start(ctx, c, l.config.Tuning, len(r.GPUs) > 0, requestFlag, control.TuneRequestPath(c.dir), r)
 	}
 	if err != nil {
 		return Process{}, errors.Join(fmt.Errorf("start tuning: %w", err), c.clear())

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -44,6 +45,8 @@ type Config struct {
 	BootID func() (string, error)
 	// NoGPU says why this program can use none of them, whichever there are; empty: it can. Nil: it can.
 	NoGPU func() string
+	// Graphics is asked before a worker or a tuning that uses GPUs starts, for flags of its command. An error that is an obstacle (obstacle.Of) may pass. Nil: there are none.
+	Graphics func(ctx context.Context) ([]string, error)
 	// WorkerCommand starts a worker; --assignment FILE is appended. Required.
 	WorkerCommand []string
 	// TuneCommand starts a tune process; --request FILE is appended. Required.

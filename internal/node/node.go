@@ -65,7 +65,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, raft.Close()) }()
 	here, err := agent.Open(agent.Config{
-		Node: id, StateDir: c.StateDir, Worker: c.WorkerCommand, Tuning: c.TuneCommand, Log: c.Log,
+		Node: id, StateDir: c.StateDir, Worker: c.WorkerCommand, Tuning: c.TuneCommand, Graphics: c.Graphics, Log: c.Log,
 		Limits: func() agent.Limits { return c.Limits().Agent },
 	})
 	if err != nil {

@@ -204,6 +204,11 @@ func (t *trainer) describe(h *host) {
 		t.events.Append(control.Event{Kind: control.Note, Text: note})
 		t.log.Info(note)
 	}
+	for _, why := range []string{t.graphics.WithoutBLAS, t.graphics.WithoutDNN} {
+		if why != "" {
+			t.log.Warn("kernels of our own compute in place of a library of GPUs; the bits of results may differ from those of a run with it", zap.String("found", why))
+		}
+	}
 	t.log.Info("opened", zap.Stringer("data", h.set.Identity), zap.Uint64("samples_in_epoch", h.set.Samples()),
 		zap.Int("weights", h.model.Weights()))
 }
