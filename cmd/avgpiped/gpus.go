@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -100,20 +101,16 @@ func (l *libraries) without() (without []string) {
 // tell logs what was found of libraries. Those of a host without GPUs are not missed.
 func (l *libraries) tell(log *zap.Logger) {
 	for _, f := range l.all() {
-		l.tellOne(log, f)
-	}
-}
-
-func (l *libraries) tellOne(log *zap.Logger, f finding) {
-	fields := []zap.Field{zap.String("library", f.Library), zap.String("path", cmp.Or(f.Path, f.Opening))}
-	switch {
-	case f.Library == "" || len(l.driver.Processors) == 0 && f.Absent:
-	case f.Absent:
-		log.Info("a library of GPUs is not there; docs/operations.md says what it is for", append(fields, zap.String("found", f.Error))...)
-	case f.Error != "":
-		log.Warn("a library of GPUs cannot be used; "+withoutIt[f.Library], append(fields, zap.String("found", f.Error))...)
-	default:
-		log.Info("found a library of GPUs", fields...)
+		fields := []zap.Field{zap.String("library", f.Library), zap.String("path", cmp.Or(f.Path, f.Opening))}
+		switch {
+		case f.Library == "" || len(l.driver.Processors) == 0 && f.Absent:
+		case f.Absent:
+			log.Info("a library of GPUs is not there; docs/operations.md says what it is for", append(fields, zap.String("found", f.Error))...)
+		case f.Error != "":
+			log.Warn("a library of GPUs cannot be used; "+withoutIt[f.Library], append(fields, zap.String("found", f.Error))...)
+		default:
+			log.Info("found a library of GPUs", fields...)
+		}
 	}
 }
 
@@ -146,6 +143,15 @@ func (l *libraries) open() (gpu.Source, error) {
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNone, l.driver.Error)
 	}
 	return driverSource{gpusOf(l.driver)}, nil
+}
+
+// start finds the GPUs that jobs may use by a configuration. The caller closes the monitor.
+func (l *libraries) start(ctx context.Context, c *config, events gpu.Events) (*gpu.Monitor, error) {
+	m, err := gpu.Start(ctx, gpu.Config{Open: l.open, Select: c.selection(), Events: events})
+	if errors.Is(err, gpu.ErrSelection) {
+		return nil, c.explain(&node.KeyError{Key: "gpus", Err: err})
+	}
+	return m, err
 }
 
 // gpusOf are the GPUs that the driver shows.

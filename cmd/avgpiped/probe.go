@@ -40,7 +40,7 @@ type finding struct {
 
 	Library string `json:"library"`
 	Opening string `json:"opening,omitempty"` // what the process is about to open: a line of its own
-	// Files are those of the library and of what it needs, where it can be used.
+	// Files are those of the library and of what it needs, as far as they are known.
 	Files []string   `json:"files,omitempty"`
 	seen  []identity // of the files; none: unknown
 	hung  bool       // it did not end: the library may be whole once the file system that it is on is
@@ -112,17 +112,21 @@ func (p *prober) ask(ctx context.Context, library string, more ...string) findin
 	step := time.NewTimer(p.bound)
 	defer step.Stop()
 	last, at := finding{}, library
+	var opened []string
 	for {
 		select {
 		case f := <-lines:
 			last, at = f, cmp.Or(f.Opening, at)
+			if f.Opening != "" {
+				opened = append(opened, f.Opening)
+			}
 			step.Reset(p.bound)
 		case err := <-ended:
 			if err == nil && last.Opening == "" {
 				last.Library, last.Opening = library, at
-				return last.identified()
+				return last.identified(opened)
 			}
-			return finding{Library: library, Opening: at, Finding: cuda.Finding{Error: died(at, err, messages.String())}}.identified()
+			return finding{Library: library, Opening: at, Finding: cuda.Finding{Error: died(at, err, messages.String())}}.identified(opened)
 		case <-step.C:
 			return late(library, at, fmt.Sprintf("the process that opened %s has not answered for %v and was killed; see whether its file system and "+
 				"nvidia-smi answer", at, p.bound))

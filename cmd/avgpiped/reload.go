@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/node"
 )
 
@@ -41,16 +42,19 @@ func (r *reloader) follow(ctx context.Context, hangups <-chan os.Signal) {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-			r.reload()
+			r.reload(ctx)
 		}
 	}
 }
 
 // reload reads the file. One that is refused changes nothing.
-func (r *reloader) reload() {
+func (r *reloader) reload(ctx context.Context) {
 	c, err := readConfig(r.path)
 	if err == nil {
-		_, err = nodeConfig(c, r.log) // what the next start would refuse
+		err = r.check(ctx, &c) // what the next start would refuse
+	}
+	if ctx.Err() != nil {
+		return // the daemon ends
 	}
 	if err != nil {
 		r.log.Error("the configuration was not read again; the one in force stays", zap.String("file", r.path), zap.Error(err))
@@ -70,4 +74,22 @@ func (r *reloader) reload() {
 	if len(ignored) > 0 {
 		r.log.Warn("these keys of the configuration differ from those in force and wait for a restart", zap.Strings("keys", ignored))
 	}
+}
+
+// check reports what a start would refuse. Libraries of GPUs are opened where the file says something else of GPUs than the one in force.
+func (r *reloader) check(ctx context.Context, c *config) error {
+	n, err := nodeConfig(*c, r.log)
+	same := func(key string) bool { return c.text(key) == r.started.text(key) }
+	if err != nil || same("gpus") && same("cuda_driver") && same("cuda_libraries") {
+		return err
+	}
+	found, err := (&prober{n.InspectCommand[0], c, probeBound}).probe(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := found.start(ctx, c, gpu.Events{Health: func(gpu.GPU, gpu.Health) {}, XID: func(gpu.GPU, gpu.XID) {}, Failure: func(gpu.Failure) {}})
+	if err != nil {
+		return err
+	}
+	return m.Close()
 }

@@ -29,6 +29,7 @@ func TestReload(t *testing.T) {
 		{string(asStarted) + "log_level: debug\norphan_after: 2h\n", []string{`"changed":["orphan_after","log_level"]`}},
 		{string(asStarted) + "log_level: debug\ncores: 1\n", []string{`"changed":["orphan_after"]`, `wait for a restart","keys":["cores"]`}},
 		{string(asStarted) + "cores: 1\n", []string{`"changed":["log_level"]`, `wait for a restart","keys":["cores"]`}},
+		{string(asStarted) + "gpus: [9]\nlog_level: debug\n", []string{"the one in force stays", "the GPUs that are asked for cannot be used"}},
 		{string(asStarted) + "gpus: [none]\n", []string{`"keys":["gpus"]`}},
 	} {
 		seen := len(s.log())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -57,14 +58,24 @@ func mappedLibraries() (all []string) {
 	return all
 }
 
-// identified notes which files a finding is about.
-func (f finding) identified() finding {
-	switch {
-	case f.Error != "" && filepath.IsAbs(f.Opening):
-		f.Files = []string{f.Opening}
-	case f.Error != "": // it is not known which one the loader took
-		f.Files = nil
+// identified notes which files a finding is about, of a process that opened these. Of one that failed to open what the loader finds, none is known.
+func (f finding) identified(opened []string) finding {
+	mapped := f.Files
+	for _, one := range opened {
+		switch {
+		case filepath.IsAbs(one):
+			f.Files = append(f.Files, one)
+		case f.Error != "":
+			f.Files = nil
+			return f
+		default: // the loader's name may be a link beside the file
+			for _, path := range mapped {
+				f.Files = append(f.Files, filepath.Join(filepath.Dir(path), one))
+			}
+		}
 	}
+	slices.Sort(f.Files)
+	f.Files = slices.Compact(f.Files)
 	f.seen = identify(f.Files)
 	return f
 }
@@ -127,8 +138,13 @@ func (r *renewer) arguments(ctx context.Context) ([]string, error) {
 	}
 	was := before.all()
 	for i, f := range r.found.all() {
-		if f.Error != was[i].Error || f.Path != was[i].Path {
-			r.found.tellOne(r.log, f)
+		fields := []zap.Field{zap.String("library", f.Library), zap.String("path", cmp.Or(f.Path, f.Opening))}
+		switch {
+		case f.Error == was[i].Error && f.Path == was[i].Path:
+		case f.Error != "":
+			r.log.Warn("a library of GPUs has changed and cannot be used; "+withoutIt[f.Library], append(fields, zap.String("found", f.Error))...)
+		default:
+			r.log.Info("a library of GPUs has changed", fields...)
 		}
 	}
 	if f := r.found.driver; f.Error != "" {

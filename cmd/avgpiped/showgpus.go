@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/gpu"
-	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
@@ -82,10 +81,7 @@ func showGPUs(cmd *cobra.Command, c *config, output string) (err error) {
 		Health: func(gpu.GPU, gpu.Health) {}, XID: func(gpu.GPU, gpu.XID) {},
 		Failure: func(f gpu.Failure) { failures = append(failures, f.Err.Error()) },
 	}
-	m, err := gpu.Start(cmd.Context(), gpu.Config{Open: found.open, Select: c.selection(), Events: events})
-	if errors.Is(err, gpu.ErrSelection) {
-		return c.explain(&node.KeyError{Key: "gpus", Err: err})
-	}
+	m, err := found.start(cmd.Context(), c, events)
 	if err != nil {
 		return err
 	}

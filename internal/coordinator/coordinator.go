@@ -41,8 +41,10 @@ type Node struct {
 	// MemoryBytes is what jobs may take of its memory, all together; 0: not known, and not looked at.
 	MemoryBytes int64
 	// GPUs are the graphics processors that jobs may use, the sick ones too, as of now. It is called often and concurrently. Nil: there are none.
-	GPUs  func() []gpu.GPU
-	Agent agent.Agent
+	GPUs func() []gpu.GPU
+	// Excludes reports whether somebody has taken a GPU, by UUID, from jobs. It is called as GPUs is. Nil: nobody has.
+	Excludes func(uuid string) bool
+	Agent    agent.Agent
 }
 
 // gpus are the node's, the sick ones too.

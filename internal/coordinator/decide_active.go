@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -67,6 +68,7 @@ func decideLost(w snapshot, j *observed) decision {
 	if j.phase() == absent {
 		why = "the daemon was restarted"
 	}
+	why = cmp.Or(j.excluded, why)
 	switch {
 	case j.permanent:
 		return decision{choice: endJob, state: cluster.Failed, reason: why + "; " + kept(j)}
@@ -122,6 +124,9 @@ func decideFinished(w snapshot, j *observed) (decision, bool) {
 	case w.stopping:
 		return decision{choice: abortWorkers, reason: fmt.Sprintf("the daemon is stopping; round %d is committed", j.CommittedRound())}, true
 	}
+	if j.excluded != "" {
+		return decision{choice: abortWorkers, reason: fmt.Sprintf("%s; round %d is committed", j.excluded, j.CommittedRound())}, true
+	}
 	return decision{choice: abortWorkers, reason: fmt.Sprintf("it was stopped at round %d by a daemon that is gone", j.CommittedRound())}, true
 }
 
@@ -145,6 +150,8 @@ func stopReason(w snapshot, j *observed) string {
 		return "the daemon is stopping"
 	case j.timeIsUp():
 		return fmt.Sprintf("train.max_time %v is over", j.spec.Job.Train.MaxTime)
+	case j.excluded != "":
+		return j.excluded
 	}
 	return ""
 }

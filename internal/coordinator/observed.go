@@ -27,6 +27,7 @@ type observed struct {
 	had      []string // those of its placement, by UUID
 	kept     int      // of them, the ones that are there and not sick
 	sick     string   // why one of those that it has, or is tuned on, must not be used; "": none is sick
+	excluded string   // why it must not go on with those that it has; "": it may
 	memory   int64    // bytes of the host that it is promised once it is placed; 0 while it is open
 	exported bool     // an export reads its shards
 

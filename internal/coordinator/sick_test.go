@@ -76,6 +76,36 @@ func TestAJobWaitsForGPUsThatAreGone(t *testing.T) {
 	})
 }
 
+// A job that trains on a GPU that an administrator has taken from jobs commits, as by a stop, and waits for another.
+func TestAJobLeavesAGPUThatIsTakenFromJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, g := newGPURig(t)
+		defer r.end()
+		id := r.submitWith("long", 1e6, onGPUs(1))
+		before := r.until(id, "commits", committed)
+		r.leave()
+		g.set()
+		r.nodes[0].Excludes = func(uuid string) bool { return uuid == "GPU-a" }
+		r.start()
+		for len(r.running(0)) > 0 || !r.Published().Jobs[id].Waits {
+			time.Sleep(time.Second)
+		}
+		now := r.until(id, "is known", func(*cluster.Job) bool { return true })
+		if now.CommittedRound() <= before.CommittedRound() || r.Counts.Deaths.Load() != 0 {
+			t.Errorf("round %d is committed after %d, with %d deaths", now.CommittedRound(), before.CommittedRound(), r.Counts.Deaths.Load())
+		}
+		const want = "waits to go on after: jobs may not use GPU GPU-a any more, by gpus of the configuration or CUDA_VISIBLE_DEVICES; it had GPU-a; "
+		if v := r.Published().Jobs[id]; !strings.HasPrefix(v.Note, want) {
+			t.Errorf("the reason is %q, want %q", v.Note, want)
+		}
+		r.leave()
+		g.set(gpu.Healthy)
+		r.nodes[0].Excludes = nil
+		r.start()
+		r.until(id, "goes on", func(j *cluster.Job) bool { return j.CommittedRound() > now.CommittedRound() })
+	})
+}
+
 // A job that waits for GPUs can be cancelled.
 func TestAJobThatWaitsForGPUsIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

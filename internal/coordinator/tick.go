@@ -65,7 +65,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			}
 			admitted = &spec.Spec{} // enough to remove it
 		}
-		if asked := stopping || j.Cancelling; !asked {
+		if asked := stopping || j.Cancelling || c.excluded(j) != ""; !asked {
 			o.stopSince = time.Time{}
 		} else if o.stopSince.IsZero() {
 			o.stopSince = s.now
@@ -87,13 +87,14 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 
 // takeGPUs notes which GPUs a job takes, and how those are that it has.
 func (c *Coordinator) takeGPUs(o *observed, all map[string]resources) {
-	o.gpus, o.had, o.kept, o.sick = o.spec.GPUs(), nil, 0, ""
+	o.gpus, o.had, o.kept, o.sick, o.excluded = o.spec.GPUs(), nil, 0, "", ""
 	all = c.fitting(o, all)
 	o.short = o.gpus > len(all[c.here.Name].gpus)
 	switch {
 	case placed(o.Job):
 		p := placementOf(o.Job)
 		o.had, o.sick = p.gpus(c.here.Name), c.sick(p)
+		o.excluded = c.excluded(o.Job)
 		o.kept = len(with(nil, all, p)[c.here.Name].gpus)
 	case o.tunes():
 		o.sick = c.sick(o.tuning.place)
@@ -125,6 +126,22 @@ func (c *Coordinator) sick(p placement) string {
 		for _, g := range n.gpus() {
 			if g.Health.Level == gpu.Sick && slices.Contains(p.gpus(n.Name), g.UUID) {
 				return fmt.Sprintf("%s is %s", g, g.Health)
+			}
+		}
+	}
+	return ""
+}
+
+// excluded says that somebody has taken one of the GPUs of a job from jobs; "" where nobody has.
+func (c *Coordinator) excluded(j *cluster.Job) string {
+	if !placed(j) {
+		return ""
+	}
+	p := placementOf(j)
+	for _, n := range c.config.Nodes {
+		for _, uuid := range p.gpus(n.Name) {
+			if n.Excludes != nil && n.Excludes(uuid) {
+				return fmt.Sprintf("jobs may not use GPU %s any more, by gpus of the configuration or CUDA_VISIBLE_DEVICES", uuid)
 			}
 		}
 	}

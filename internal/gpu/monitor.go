@@ -68,6 +68,7 @@ type Monitor struct {
 	clears    chan func()     // for Run
 	published atomic.Pointer[[]GPUStatus]
 	hidden    string
+	excluded  []string // UUIDs of processors that are there, and that the selection does not take
 }
 
 // watched is a processor under watch.
@@ -149,6 +150,11 @@ func (m *Monitor) begin(s sampled) error {
 		return errors.Join(err, s.source.Close())
 	}
 	m.source, m.hidden = s.source, m.config.Select.Hides(found)
+	for _, g := range found {
+		if !slices.ContainsFunc(chosen, func(c GPU) bool { return c.UUID == g.UUID }) {
+			m.excluded = append(m.excluded, g.UUID)
+		}
+	}
 	for _, g := range chosen {
 		g.Health = healthOf(nil)
 		m.watched = append(m.watched, &watched{newTracker(g, m.config.Faults[g.UUID]), GPUStatus{GPU: g}})
@@ -169,6 +175,11 @@ func (m *Monitor) GPUs() []GPU {
 
 // Hidden says which processors CUDA_VISIBLE_DEVICES hides; "" where it hides none.
 func (m *Monitor) Hidden() string { return m.hidden }
+
+// Excludes reports whether the configuration keeps a processor from jobs. One that is not there is not excluded.
+func (m *Monitor) Excludes(uuid string) bool {
+	return m.config.Select.None() || slices.Contains(m.excluded, uuid)
+}
 
 // Close closes the source of a monitor that does not run.
 func (m *Monitor) Close() error {

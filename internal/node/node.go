@@ -76,7 +76,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now(), gpus: gpus}
 	n.exports = &exporter{node: n, records: map[string]exportRecord{}}
 	n.coordinator = coordinator.New(coordinator.Config{
-		Nodes: []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), GPUs: gpus.GPUs, Agent: here}}, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
+		Nodes: []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), GPUs: gpus.GPUs, Excludes: gpus.Excludes, Agent: here}}, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
 		Limits: func() coordinator.Limits { return c.Limits().Jobs }, Spare: n.exports.due,
 	})
 	defer n.coordinator.Close()
