@@ -69,6 +69,8 @@ func (c *checker) checkDevices() {
 		c.refuse("devices.gpu", "", "devices.gpu is read by the kinds gpu and auto only; devices.kind is %s", d.Kind)
 	case c.Has("devices.gpu") && c.Has("devices.cpu") && d.Kind == KindAuto:
 		c.refuse("devices.kind", "gpu", "devices.gpu and devices.cpu are both given, and devices.kind auto would read one of them alone; say which by devices.kind")
+	case d.GPU.TF32 && c.Precision != "f32":
+		c.refuse("devices.gpu.tf32", "false", "devices.gpu.tf32 rounds products of f32, and precision is %s, in which there are none; leave one of them out", c.Precision)
 	case c.Has("devices.cpu.count") && d.Kind == KindGPU:
 		c.refuse("devices.cpu.count", "devices.gpu.count", "devices.cpu.count is not read by the kind gpu; devices.gpu.count says how many GPUs the job takes")
 	case !emulated && c.Has("devices.emulated"):

@@ -53,6 +53,7 @@ func TestEmulatedDevicesThatAreNotReadOrNotTimed(t *testing.T) {
 		"nearest: 80000000000": {"devices.gpu.memory=80GB"},
 		"nearest: 85899345920": {"devices.gpu.memory=80 GiB"},
 		"devices.gpu and devices.cpu are both given, and devices.kind auto would read one of them alone": {"devices.gpu.count=1", "devices.cpu.threads=2"},
+		"devices.gpu.tf32 rounds products of f32, and precision is bf16":                                 {"devices.kind=gpu", "devices.gpu.tf32=true", "precision=bf16"},
 		"devices.gpu is read by the kinds gpu and auto only; devices.kind is cpu":                        {"devices.kind=cpu", "devices.gpu.count=1"},
 		"devices.emulated.flops[1] wants a number of at least 0; found -1":                               {"devices.kind=emulated", "devices.emulated.flops=[1, -1]"},
 	} {

@@ -68,7 +68,7 @@ type JobStatus struct {
 	Task               string        `json:"task"`   // "language", "classification", ...: what its samples are
 	Parameters         int           `json:"parameters"`
 	Trained            int           `json:"trained"`    // of Parameters
-	Precision          string        `json:"precision"`  // that products compute in: f32 or bf16
+	Precision          string        `json:"precision"`  // that products compute in: f32, tf32 (f32 that GPUs round) or bf16
 	Recompute          []string      `json:"recompute"`  // none, block or full: one for all stages, or one for each
 	OutputDir          string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
 	Warnings           []string      `json:"warnings"`

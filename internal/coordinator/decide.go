@@ -150,7 +150,7 @@ func decideQueued(w snapshot, j *observed, left room, queue string) decision {
 	if j.spec.Job.Open() {
 		return decision{choice: tune, reason: fmt.Sprintf("%stuning on %s", why, coreCount(j.cores))}
 	}
-	return decision{choice: place, reason: why + "starting: " + coreNeed(j.cores, left.cores, w.cores)}
+	return decision{choice: place, reason: why + "started on " + coreCount(min(j.cores, w.cores))}
 }
 
 // lacking says what a job needs that is not free. One that wants more cores or memory than there is waits until it is alone.

@@ -31,7 +31,10 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		out.Schedule, out.Averaging = s.Job.Schedule, s.Averaging()
 		out.Parameters, out.Trained = s.Parameters, cmp.Or(s.Trained, s.Parameters)
 		out.Warnings, out.OutputDir = s.Warnings, s.Job.Output.Dir
-		out.Family, out.Task, out.Precision, out.Recompute = s.Job.Model.Family, s.Task, s.Job.Precision, s.Job.Recompute
+		if out.Precision = s.Job.Precision; s.GPUs() > 0 && s.Job.Devices.GPU.TF32 {
+			out.Precision = "tf32"
+		}
+		out.Family, out.Task, out.Recompute = s.Job.Model.Family, s.Task, s.Job.Recompute
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
 	out.Reason, out.Ended = reasonOf(j, v), j.Ended

@@ -40,6 +40,7 @@ func TestAStatusHasWhatWasPredictedBesideWhatIsTaken(t *testing.T) {
 	j := job.Default()
 	j.Model = job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 8, "vocab_size": 256}}
 	j.Stages, j.Pipelines, j.MicroBatches, j.Train.Batch, j.Train.Steps, j.Schedule = 2, 2, 2, 4, 10, "1f1b"
+	j.Devices.CPU.Threads = 1
 	m, err := model.Build(j.Model.Family, j.Model.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +50,6 @@ func TestAStatusHasWhatWasPredictedBesideWhatIsTaken(t *testing.T) {
 		t.Fatal(problems)
 	}
 	const why = "devices.kind auto took cpu: devices.cpu is given"
-	found.Why = append(found.Why, why)
 	admitted, err := spec.New(found, m, nil, false)
 	if err != nil {
 		t.Fatal(err)
@@ -65,5 +65,16 @@ func TestAStatusHasWhatWasPredictedBesideWhatIsTaken(t *testing.T) {
 	}
 	if progress.StageStatus[0].PredictedBytes != 0 {
 		t.Error("what the worker said was changed")
+	}
+}
+
+// TestStatusSaysThatProductsRoundToTF32 where GPUs compute, and only there.
+func TestStatusSaysThatProductsRoundToTF32(t *testing.T) {
+	for kind, want := range map[string]string{job.KindGPU: "tf32", "cpu": "f32"} {
+		j := job.Default()
+		j.Devices.Kind, j.Devices.GPU = kind, job.GPU{Count: 1, TF32: true}
+		if got := Status(&cluster.Job{}, &spec.Spec{Job: *j}, View{}).Precision; got != want {
+			t.Errorf("on %s: %s, want %s", kind, got, want)
+		}
 	}
 }

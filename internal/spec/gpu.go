@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -51,6 +52,7 @@ func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
 // takeGPUs decides what a job takes of the node's GPUs. It reports whether that is there.
 func (x *resolver) takeGPUs() bool {
 	g, usable := &x.Job.Devices.GPU, gpu.Usable(x.GPUs)
+	given := g.Count != job.Auto
 	switch {
 	case x.NoGPU != "":
 		x.refuse("devices.kind", "cpu", "devices.kind is gpu: %s", x.NoGPU)
@@ -68,8 +70,12 @@ func (x *resolver) takeGPUs() bool {
 	case g.Count == job.Auto:
 		g.Count = job.Count(gpu.Together(usable))
 	}
-	if x.Job.Stages != job.Auto {
-		g.Count = min(g.Count, x.Job.Stages)
+	if x.Job.Stages != job.Auto && g.Count > x.Job.Stages {
+		if given {
+			x.warn("devices.gpu.count is %d and the job has %s: it takes %s; stages: %[1]d would use them all", g.Count, words.Count(int(x.Job.Stages), "stage"),
+				words.Count(int(x.Job.Stages), "GPU"))
+		}
+		g.Count = x.Job.Stages
 	}
 	if x.Job.Devices.CPU.Threads == job.Auto {
 		x.Job.Devices.CPU.Threads = 1
@@ -79,22 +85,24 @@ func (x *resolver) takeGPUs() bool {
 
 // takeGPUMemory decides what the job takes of the memory of each GPU. It may be given any of them, so the smallest counts.
 func (x *resolver) takeGPUMemory(usable []gpu.GPU) bool {
-	memory, least := &x.Job.Devices.GPU.Memory, usable[0].MemoryBytes
-	for _, one := range usable {
-		least = min(least, one.MemoryBytes)
-	}
+	memory := &x.Job.Devices.GPU.Memory
+	smallest := slices.MinFunc(usable, func(a, b gpu.GPU) int { return cmp.Compare(a.MemoryBytes, b.MemoryBytes) })
+	least, unit := smallest.MemoryBytes, ""
 	switch given := float64(*memory); {
 	case given == 0:
 		*memory = job.Factor(int64((1 - gpuReserve) * float64(least)))
 	case given <= 1:
 		*memory = job.Factor(int64(given * float64(least)))
 	case given > float64(least):
-		x.refuse("devices.gpu.memory", strconv.FormatInt(least, 10), "devices.gpu.memory is %s, and %s has %s", words.Bytes(int64(given)), names(usable), words.Bytes(least))
+		x.refuse("devices.gpu.memory", strconv.FormatInt(least, 10), "devices.gpu.memory is %s; a job may be given any GPU of this node, and %s has %s", words.Bytes(int64(given)), smallest,
+			words.Bytes(least))
 		return false
+	case given < 1000:
+		unit = fmt.Sprintf(" (%v, and what is above 1 is bytes)", given)
 	}
 	if got := int64(*memory); got <= footprint.ContextBytes {
-		x.refuse("devices.gpu.memory", "auto", "devices.gpu.memory is %s; the CUDA context of a worker takes %s of it, and stages the rest; of a GPU of this node "+
-			"there are %s", words.Bytes(got), words.Bytes(footprint.ContextBytes), words.Bytes(least))
+		x.refuse("devices.gpu.memory", "auto", "devices.gpu.memory is %s%s; the CUDA context of a worker takes %s of it, and stages the rest; of a GPU of this node "+
+			"there are %s", words.Bytes(got), unit, words.Bytes(footprint.ContextBytes), words.Bytes(least))
 		return false
 	}
 	return true

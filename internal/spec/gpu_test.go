@@ -1,6 +1,7 @@
 package spec_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,7 +35,8 @@ func TestWhatAJobMayNotHaveOfGPUsIsRefused(t *testing.T) {
 		{two, "", []string{"devices.gpu.count=3"}, "devices.gpu.count is 3; jobs may use 2 GPUs, GPU 0 (H100, GPU-1), GPU 0", "2"},
 		{divided, "", []string{"devices.gpu.count=2"}, "devices.gpu.count is 2; some of the GPUs of this node are instances of a divided one (MIG)", "1"},
 		{divided, "", nil, "", ""},
-		{two, "", []string{"devices.gpu.memory=8e9"}, "devices.gpu.memory is 8 GB, and 2 GPUs", "4294967296"},
+		{two, "", []string{"devices.gpu.memory=8e9"}, "devices.gpu.memory is 8 GB; a job may be given any GPU of this node, and GPU 0 (H100, GPU-1) has 4.29 GB", "4294967296"},
+		{two, "", []string{"devices.gpu.memory=1.5"}, "devices.gpu.memory is 1 B (1.5, and what is above 1 is bytes); the CUDA context", "auto"},
 		{two, "", []string{"devices.gpu.memory=0.1"}, "the CUDA context of a worker takes", "auto"},
 		{two, "", []string{"devices.gpu.memory=537000000"}, "stages 0, 1 on one device need ", "?"},
 	} {
@@ -127,5 +129,19 @@ func TestOpenJobsThatNoPlanFitsAreRefusedAtAdmission(t *testing.T) {
 		if _, problems := spec.Resolve(j, facts, nil); len(problems) > 0 {
 			t.Errorf("%v: on the CPU, with memory: %v", open, problems)
 		}
+	}
+}
+
+// TestWhatOfGPUsHasNoEffectIsSaid: more GPUs than stages; and that products round is.
+func TestWhatOfGPUsHasNoEffectIsSaid(t *testing.T) {
+	j, facts := parsed(t, gpuJob, 1<<36, "stages=1", "devices.gpu.count=2", "devices.gpu.tf32=true")
+	facts.GPUs = []gpu.GPU{aGPU(4<<30, gpu.Healthy), aGPU(4<<30, gpu.Healthy)}
+	found, problems := spec.Resolve(j, facts, nil)
+	const want = "devices.gpu.count is 2 and the job has 1 stage: it takes 1 GPU; stages: 2 would use them all"
+	if len(problems) > 0 || !slices.Contains(found.Warnings, want) {
+		t.Errorf("%v, warnings %v; want %q", problems, found.Warnings, want)
+	}
+	if said := "devices.gpu.tf32: products and convolutions round what they multiply to TF32"; !slices.Contains(found.Why, said) {
+		t.Errorf("%v does not say %q", found.Why, said)
 	}
 }

@@ -66,6 +66,9 @@ func resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Prob
 	if device.Floating(j.BoundaryPrecision) == device.BF16 {
 		x.because("boundary_precision bf16: activations and gradients cross from stage to stage in half the bytes; what is computed depends on where stages are cut")
 	}
+	if x.Job.Devices.Kind == job.KindGPU && x.Job.Devices.GPU.TF32 {
+		x.because("devices.gpu.tf32: products and convolutions round what they multiply to TF32")
+	}
 	switch {
 	case x.report != nil:
 		x.take(&r.Chosen)
@@ -360,8 +363,8 @@ func (x *resolver) adopt(a *arrangement, recomputeOpen bool) {
 		x.because(a.whyMemory())
 	}
 	if need := int(x.Job.Stages) * int(x.Job.Devices.CPU.Threads); need > x.Cores && !x.Job.Devices.OwnMemory() { // devices that compute elsewhere
-		x.warn("the job computes on %d cores (%d stages of %d threads) and the node has %d: they are shared, so it runs slower than it could",
-			need, x.Job.Stages, x.Job.Devices.CPU.Threads, x.Cores)
+		x.warn("the job computes on %d cores (%s of %s) and the node has %d: they are shared, so it runs slower than it could",
+			need, words.Count(int(x.Job.Stages), "stage"), words.Count(int(x.Job.Devices.CPU.Threads), "thread"), x.Cores)
 	}
 }
 

@@ -190,6 +190,9 @@ func (f *Field) readNumber(n *Node) (x reflect.Value, near string, ok bool) {
 	if !ok {
 		return x, cmp.Or(unquoted(n), f.size(n.Scalar)), false
 	}
+	if math.IsNaN(number) {
+		return x, "", false // it is near to nothing
+	}
 	near = f.closest(number)
 	if number < 0 && !f.holds(0) && f.holds(-number) {
 		near = n.Scalar[1:]
