@@ -44,10 +44,11 @@ type Device struct {
 	rotations device.Rotations
 	tables    map[*float32]device.Mem // of rotations; a longer one is twice as long, so that few are outgrown
 
-	mu      sync.Mutex // guards what whoever waits for an event looks at
-	failure error      // the first since the last Synchronize
-	staging staging
-	history history
+	mu        sync.Mutex // guards what whoever waits for an event looks at
+	failure   error      // the first since the last Synchronize; of the context, where that has failed
+	staging   staging
+	history   history
+	capturing bool // a pass
 }
 
 var (
@@ -73,16 +74,16 @@ func Open(c Config) (*Device, error) {
 	if err := driver.Load(c.Library, c.Visible, c.Opening); err != nil {
 		return nil, err
 	}
-	on, err := acquire(c.Ordinal, c.MemoryBytes)
-	if err != nil {
+	d := &Device{open: true, launches: cmp.Or(c.Launches, Graphs), tf32: c.TF32, memory: map[unsafe.Pointer]int64{}, tables: map[*float32]device.Mem{}}
+	if err := d.acquire(c.Ordinal, c.MemoryBytes); err != nil {
 		return nil, fmt.Errorf("cuda device: %w", err)
 	}
-	d := &Device{processor: on, name: on.about, open: true, launches: cmp.Or(c.Launches, Graphs), tf32: c.TF32, memory: map[unsafe.Pointer]int64{}, tables: map[*float32]device.Mem{}}
+	d.name = d.about
 	d.enter()
-	err = d.prepare(c)
+	err := d.prepare(c)
 	d.leave()
 	if err != nil {
-		if on.shared() {
+		if d.shared() {
 			err = fmt.Errorf("%w; where the processor has failed for another device of this process; it is whole when all have closed", err)
 		}
 		return nil, errors.Join(fmt.Errorf("%s: %w", d.name, err), d.Close())
@@ -183,23 +184,6 @@ func (d *Device) enter() { d.check("enter the context", d.processor.enter()) }
 
 func (d *Device) leave() { runtime.UnlockOSThread() }
 
-// check keeps the first failure.
-func (d *Device) check(doing string, err error) {
-	if err == nil {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.keep(doing, err)
-}
-
-// keep is check for who holds mu.
-func (d *Device) keep(doing string, err error) {
-	if d.failure == nil {
-		d.failure = fmt.Errorf("%s: %s: %w", d.name, doing, err)
-	}
-}
-
 // Name implements device.Device.
 func (d *Device) Name() string { return d.name }
 
@@ -240,8 +224,11 @@ func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 // allocate is memory that nothing was written to.
 func (d *Device) allocate(bytes int64) (cu.DevicePtr, error) {
 	found, err := cu.MemAlloc(bytes)
-	if err == nil {
+	switch {
+	case err == nil:
 		return found, nil
+	case d.lost():
+		return 0, fmt.Errorf("allocate memory of the device: %w", d.kept())
 	}
 	held := int64(0)
 	for _, n := range d.memory {
@@ -357,26 +344,32 @@ func (d *Device) now() moment {
 
 // ended notes how what was handed over before a moment ended.
 func (d *Device) ended(m moment, err error) {
+	if err != nil {
+		d.lose(d.blame(err))
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.staging.pass(m.bytes)
 	if err == nil {
 		d.history.passed = max(d.history.passed, m.operations)
-	} else {
-		d.keep("run operations", fmt.Errorf("%w; one of these failed: %s (launches: %s says which)", err, d.history.pending(), Synchronous))
 	}
 }
 
 // found is the first failure, of a call or in a kernel, which forget forgets.
 func (d *Device) found(forget bool) error {
-	d.check("run an operation", d.fault.err(forget))
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	err := d.failure
-	if forget {
-		d.failure = nil
+	if err := d.fault.err(forget); err != nil {
+		d.keep(fmt.Errorf("run an operation: %w", err))
 	}
-	return err
+	err := d.kept()
+	if forget {
+		d.mu.Lock()
+		d.failure = nil
+		d.mu.Unlock()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.name, err)
+	}
+	return nil
 }
 
 // Close implements device.Device.
@@ -417,7 +410,7 @@ func (d *Device) Close() error {
 	if d.stream != cu.NoStream {
 		free(d.stream.Destroy())
 	}
-	free(d.release())
+	free(d.processor.release(d))
 	if failed != nil {
 		return fmt.Errorf("%s: close: %w", d.name, failed)
 	}

@@ -54,10 +54,12 @@ func (d *Device) Do(op device.Op) {
 	d.mu.Unlock()
 	d.enter()
 	defer d.leave()
-	operations[kind](d, op)
 	if d.launches == Synchronous {
-		d.finish(op)
+		d.alone.Lock()
+		defer d.alone.Unlock()
+		defer d.finish(op)
 	}
+	operations[kind](d, op)
 }
 
 // finish waits for an operation, whose failure so has its name.
@@ -65,7 +67,7 @@ func (d *Device) finish(op device.Op) {
 	now := d.now()
 	err := d.stream.Synchronize()
 	if err != nil {
-		d.check("run "+device.Describe(op), err)
+		d.lose(fmt.Errorf("run %s: %w", device.Describe(op), err))
 	}
 	d.ended(now, err)
 }

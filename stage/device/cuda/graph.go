@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -33,8 +34,9 @@ type graphs struct {
 	runs      int
 	block     cu.DevicePtr
 	numbers   []uint64
-	takes     bool // the operation in progress has numbers that change
-	gathering bool // it launches nothing: only its numbers are taken
+	refused   error // the first failure of the capture in progress
+	takes     bool  // the operation in progress has numbers that change
+	gathering bool  // it launches nothing: only its numbers are taken
 }
 
 // mostNumbers is how many of 8 bytes the block holds. Passes that have more run operation by operation.
@@ -138,6 +140,9 @@ func (d *Device) capture(g *graph, p *device.Pass) error {
 	if err := driver.BeginCapture(unsafe.Pointer(d.stream.C())); err != nil {
 		return err
 	}
+	d.mu.Lock()
+	d.capturing, d.graphs.refused = true, nil
+	d.mu.Unlock()
 	changing := p.Changing
 	d.graphs.numbers = d.graphs.numbers[:0]
 	for _, op := range p.Ops {
@@ -147,7 +152,13 @@ func (d *Device) capture(g *graph, p *device.Pass) error {
 		operations[reflect.TypeOf(op)](d, op)
 	}
 	d.graphs.takes = false
-	var err error
-	g.executable, err = driver.EndCapture(unsafe.Pointer(d.stream.C()))
+	executable, err := driver.EndCapture(unsafe.Pointer(d.stream.C()))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.capturing = false
+	if d.graphs.refused != nil {
+		return errors.Join(d.graphs.refused, executable.Destroy())
+	}
+	g.executable = executable
 	return err
 }

@@ -3,10 +3,8 @@
 package cuda
 
 import (
-	"cmp"
 	"reflect"
 	"slices"
-	"strings"
 )
 
 // history is the kinds of the last operations, so that a failure that shows later names those that it may come from. The device's mu guards it.
@@ -21,13 +19,12 @@ func (h *history) add(kind reflect.Type) {
 	h.handed++
 }
 
-// pending names the kinds that were handed over and are not known to have ended.
-func (h *history) pending() string {
-	var names []string
+// pending adds the names of the kinds that were handed over and are not known to have ended.
+func (h *history) pending(names []string) []string {
 	for i := max(h.passed, h.handed-len(h.kinds)); i < h.handed; i++ {
 		if name := h.kinds[i%len(h.kinds)].Elem().Name(); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	return cmp.Or(strings.Join(names, ", "), "none, all had ended")
+	return names
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -26,11 +27,13 @@ type processor struct {
 	context cu.CUContext // the process's one for this processor
 	module  cu.Module
 	kernels map[string]cu.Function
-	users   int // devices that are open on it
+	devices []*Device  // that are open on it; processors guards them
+	alone   sync.Mutex // of the operation of a device that is Synchronous
 
-	mu     sync.Mutex
-	locked map[unsafe.Pointer]int // the bytes of page-locked memory that AllocHost gave out
-	budget budget
+	mu      sync.Mutex
+	locked  map[unsafe.Pointer]int // the bytes of page-locked memory that AllocHost gave out
+	failure error                  // of the context, as it was first seen: it does not recover
+	budget  budget
 }
 
 // processors are those in use, by their numbers.
@@ -39,31 +42,32 @@ var processors = struct {
 	used map[int]*processor
 }{used: map[int]*processor{}}
 
-// acquire is the processor of a number. A device that has it calls release when it closes.
-func acquire(ordinal int, limit int64) (*processor, error) {
+// acquire gives the device the processor of a number. It calls release when it closes.
+func (d *Device) acquire(ordinal int, limit int64) error {
 	processors.Lock()
 	defer processors.Unlock()
 	p := processors.used[ordinal]
 	if p == nil {
 		p = &processor{ordinal: ordinal, kernels: map[string]cu.Function{}, locked: map[unsafe.Pointer]int{}}
 		if err := p.choose(); err != nil {
-			return nil, err
+			return err
 		}
 		if err := p.load(); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", p.about, err), p.gpu.ReleasePrimaryCtx())
+			return errors.Join(fmt.Errorf("%s: %w", p.about, err), p.gpu.ReleasePrimaryCtx())
 		}
 		processors.used[ordinal] = p
 	}
-	p.users++
+	d.processor, p.devices = p, append(p.devices, d)
 	p.budget.bound(limit)
-	return p, nil
+	return nil
 }
 
 // release gives the processor back. The last device to do so frees what they share, and a context that has failed ends.
-func (p *processor) release() error {
+func (p *processor) release(d *Device) error {
 	processors.Lock()
 	defer processors.Unlock()
-	if p.users--; p.users > 0 {
+	p.devices = slices.DeleteFunc(p.devices, func(one *Device) bool { return one == d })
+	if len(p.devices) > 0 {
 		return nil
 	}
 	delete(processors.used, p.ordinal)
@@ -74,7 +78,7 @@ func (p *processor) release() error {
 func (p *processor) shared() bool {
 	processors.Lock()
 	defer processors.Unlock()
-	return p.users > 1
+	return len(p.devices) > 1
 }
 
 // choose finds the processor, and takes its context.

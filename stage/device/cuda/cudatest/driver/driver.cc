@@ -559,6 +559,12 @@ EXPORT CUresult cuStreamSynchronize(CUstream stream) {
 	return outside() != CUDA_SUCCESS ? outside() : run(stream, stream->handed);
 }
 
+EXPORT CUresult cuStreamQuery(CUstream stream) {
+	Call call(__func__);
+	if (outside() != CUDA_SUCCESS) return outside();
+	return stream == nullptr || stream->done == stream->handed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned) {
 	if (state() != CUDA_SUCCESS) return state();
 	*event = new CUevent_st();
