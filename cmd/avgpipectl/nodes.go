@@ -52,14 +52,17 @@ seen to the GPU, says --clear-gpu.`,
 			}
 			p.table(&t)
 			for _, n := range nodes {
-				showGPUs(p, n.GPUs)
+				showGPUs(p, n.GPUs, n.HiddenGPUs)
 			}
 		})
 	})
 }
 
-// showGPUs adds a table of the GPUs of a node, with every reason why one is not healthy.
-func showGPUs(p *page, all []gpu.GPUStatus) {
+// showGPUs adds a table of the GPUs of a node, with every reason why one is not healthy, and what is said of those that are hidden from jobs.
+func showGPUs(p *page, all []gpu.GPUStatus, hidden string) {
+	if hidden != "" {
+		defer p.printf("\nhidden from jobs: %s\n", hidden)
+	}
 	if len(all) == 0 {
 		return
 	}

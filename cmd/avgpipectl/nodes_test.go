@@ -10,7 +10,7 @@ import (
 func TestNodesShowHowEachGPUIs(t *testing.T) {
 	var out strings.Builder
 	p := newPage(&out)
-	showGPUs(p, nil)
+	showGPUs(p, nil, "")
 	if p.text.Len() > 0 {
 		t.Errorf("of no GPU it shows %q", p.text.String())
 	}
@@ -21,7 +21,7 @@ func TestNodesShowHowEachGPUIs(t *testing.T) {
 			Readings: gpu.Readings{MemoryFreeBytes: new(int64(30 << 30)), Utilization: new(0.87), TemperatureC: new(61), PowerWatts: new(250.4), SMClockMHz: new(1410)},
 		},
 		{GPU: gpu.GPU{Index: 1, Name: "A100", UUID: "GPU-b", MemoryBytes: 40 << 30, Health: sick}},
-	})
+	}, "GPU 2 (V100): compute capability 7.0, the kernels need 8.0")
 	if err := p.print(); err != nil {
 		t.Fatal(err)
 	}
@@ -29,6 +29,8 @@ func TestNodesShowHowEachGPUIs(t *testing.T) {
 GPU  NAME  UUID   MEMORY   FREE     BUSY  TEMP  POWER  CLOCK    HEALTH
 0    A100  GPU-a  42.9 GB  32.2 GB  87%   61°C  250W   1410MHz  healthy
 1    A100  GPU-b  42.9 GB  -        -     -     -      -        sick; XID 79: it has fallen off the bus (xid_79); 0 of 12 NVLinks are active (nvlink_down)
+
+hidden from jobs: GPU 2 (V100): compute capability 7.0, the kernels need 8.0
 `
 	if out.String() != want {
 		t.Errorf("it shows:%swant:%s", out.String(), want)

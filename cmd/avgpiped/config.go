@@ -23,6 +23,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
 
 // config is the configuration file. In a tag, `does` says for the help what a key is for; keys that are `live` may change while the daemon
@@ -124,7 +125,7 @@ func (g *graphics) Set(text string) bool {
 
 // selection is what gpus means, where CUDA_VISIBLE_DEVICES may hide some.
 func (c *config) selection() gpu.Selection {
-	s := gpu.Selection{Wanted: []string{}}
+	s := gpu.Selection{Wanted: []string{}, LeastCapability: cuda.LeastCapability}
 	for _, g := range c.GPUs {
 		s.Wanted = append(s.Wanted, string(g))
 	}

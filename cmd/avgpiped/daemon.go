@@ -81,14 +81,15 @@ func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.
 	if err != nil {
 		return err
 	}
-	asks := &prober{n.InspectCommand[0], &c, probeBound}
+	asks := prober{n.InspectCommand[0], &c, probeBound, extendStart}
 	found, err := asks.probe(ctx)
 	if err != nil {
 		return unlessTold(ctx, err)
 	}
 	found.tell(log)
 	found.configure(&n)
-	n.Graphics = (&renewer{prober: asks, log: log, found: found}).arguments
+	asks.step = untold
+	n.Graphics = (&renewer{prober: &asks, log: log, found: found}).arguments
 	n.Limits, n.OnReady = limits, ready
 	return unlessTold(ctx, c.explain(node.Run(ctx, n)))
 }

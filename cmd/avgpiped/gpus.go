@@ -68,9 +68,10 @@ func checkLaunches() error {
 func graphicsFlags(cmd *cobra.Command, c *cuda.Config) *cobra.Command {
 	c.Launches = cuda.Launches(os.Getenv(launchesVariable)) // of the daemon, whose environment its processes have
 	cmd.Flags().StringVar(&c.Library, "cuda-driver", "", "library of the CUDA driver; without one, the loader finds it")
-	cmd.Flags().StringSliceVar(&c.Libraries, "cuda-libraries", nil, "directories with cuBLAS and cuDNN, before those where the loader looks")
+	cmd.Flags().StringSliceVar(&c.Libraries, "cuda-libraries", nil, "directories with cuBLAS, cuDNN and NCCL, before those where the loader looks")
 	cmd.Flags().StringVar(&c.WithoutBLAS, "without-cublas", "", "why cuBLAS is not opened")
 	cmd.Flags().StringVar(&c.WithoutDNN, "without-cudnn", "", "why cuDNN is not opened")
+	cmd.Flags().StringVar(&c.WithoutNCCL, "without-nccl", "", "why NCCL is not opened")
 	return cmd
 }
 
@@ -90,7 +91,7 @@ func (l *libraries) configure(n *node.Config) { n.OpenGPUs, n.NoGPU = l.open, l.
 
 // without are flags by which workers open no library that cannot be used.
 func (l *libraries) without() (without []string) {
-	for flag, f := range map[string]finding{"--without-cublas": l.blas, "--without-cudnn": l.dnn} {
+	for flag, f := range map[string]finding{"--without-cublas": l.blas, "--without-cudnn": l.dnn, "--without-nccl": l.nccl} {
 		if f.Error != "" && !f.Absent {
 			without = append(without, flag, f.Error)
 		}
@@ -120,6 +121,7 @@ var withoutIt = map[string]string{
 	cuda.Driver: "jobs get no GPUs",
 	cuda.BLAS:   "slower kernels of our own multiply, by how much `gpu-smoke bench` (bench/gpu) measures",
 	cuda.DNN:    "convolutions are matrix products, by how much slower `gpu-smoke bench` (bench/gpu) measures",
+	cuda.NCCL:   "boundaries are copied between GPUs in other ways",
 }
 
 // why says why jobs can use no GPU, whichever there are.

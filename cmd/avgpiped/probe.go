@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -69,7 +70,7 @@ func newProbeCommand() *cobra.Command {
 	}), &c)
 	cmd.Flags().StringSliceVar(&c.Visible, "visible", nil, "UUIDs of the GPUs to open; none: all")
 	cmd.Flags().BoolVar(&handles, "handles", false, "make a handle of the library on a GPU")
-	return required(cmd, &library, "library", "which: NVML, driver, cuBLAS or cuDNN")
+	return required(cmd, &library, "library", "which: NVML, driver, cuBLAS, cuDNN or NCCL")
 }
 
 func probeManagement(opening func(path string)) (f cuda.Finding) {
@@ -88,8 +89,20 @@ func probeManagement(opening func(path string)) (f cuda.Finding) {
 type prober struct {
 	self   string // this program
 	config *config
-	bound  time.Duration
+	bound  time.Duration             // of a step: to open a library, or to initialise it
+	step   func(bound time.Duration) // told before each
 }
+
+// startRest is TimeoutStartSec of deploy/avgpiped.service: what a start may take beside the libraries.
+const startRest = 90 * time.Second
+
+// extendStart has systemd wait for a step of a start, and for the rest, so that the daemon says what hangs. Without systemd nobody is told.
+func extendStart(bound time.Duration) {
+	_, _ = daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (bound+startRest).Microseconds())) // the node says what fails of this
+}
+
+// untold is for steps that no start waits for.
+func untold(time.Duration) {}
 
 // ask has a process open a library. It dies with this one. A process that cannot even be killed is left behind.
 func (p *prober) ask(ctx context.Context, library string, more ...string) finding {
@@ -109,8 +122,9 @@ func (p *prober) ask(ctx context.Context, library string, more ...string) findin
 		defer runtime.UnlockOSThread()
 		ended <- follow(asking, cmd, lines)
 	}()
-	step := time.NewTimer(p.bound)
-	defer step.Stop()
+	p.step(p.bound)
+	late := time.NewTimer(p.bound)
+	defer late.Stop()
 	last, at := finding{}, library
 	var opened []string
 	for {
@@ -120,24 +134,25 @@ func (p *prober) ask(ctx context.Context, library string, more ...string) findin
 			if f.Opening != "" {
 				opened = append(opened, f.Opening)
 			}
-			step.Reset(p.bound)
+			p.step(p.bound)
+			late.Reset(p.bound)
 		case err := <-ended:
 			if err == nil && last.Opening == "" {
 				last.Library, last.Opening = library, at
 				return last.identified(opened)
 			}
 			return finding{Library: library, Opening: at, Finding: cuda.Finding{Error: died(at, err, messages.String())}}.identified(opened)
-		case <-step.C:
-			return late(library, at, fmt.Sprintf("the process that opened %s has not answered for %v and was killed; see whether its file system and "+
+		case <-late.C:
+			return hung(library, at, fmt.Sprintf("the process that opened %s has not answered for %v and was killed; see whether its file system and "+
 				"nvidia-smi answer", at, p.bound))
 		case <-ctx.Done():
-			return late(library, at, context.Cause(ctx).Error())
+			return hung(library, at, context.Cause(ctx).Error())
 		}
 	}
 }
 
-// late is the finding of a process that was not waited for.
-func late(library, opening, why string) finding {
+// hung is the finding of a process that was not waited for.
+func hung(library, opening, why string) finding {
 	return finding{Library: library, Opening: opening, hung: true, Finding: cuda.Finding{Error: why}}
 }
 
@@ -183,10 +198,10 @@ func died(opening string, err error, messages string) string {
 }
 
 // libraries are those of GPUs, as found before anything else opens them.
-type libraries struct{ management, driver, blas, dnn finding }
+type libraries struct{ management, driver, blas, dnn, nccl finding }
 
 // all are the libraries in the order in which they are needed.
-func (l *libraries) all() []finding { return []finding{l.management, l.driver, l.blas, l.dnn} }
+func (l *libraries) all() []finding { return []finding{l.management, l.driver, l.blas, l.dnn, l.nccl} }
 
 // probe finds the libraries. Those that the configuration names and that cannot be used are an error.
 func (p *prober) probe(ctx context.Context) (l libraries, err error) {
@@ -195,6 +210,7 @@ func (p *prober) probe(ctx context.Context) (l libraries, err error) {
 	}
 	var asking sync.WaitGroup
 	asking.Go(func() { l.management = p.ask(ctx, management) })
+	asking.Go(func() { l.nccl = p.ask(ctx, cuda.NCCL) })
 	l.driver = p.ask(ctx, cuda.Driver)
 	handles := p.handles(l.driver)
 	asking.Go(func() { l.blas = p.ask(ctx, cuda.BLAS, handles...) })
@@ -230,13 +246,13 @@ func (c *config) named(l *libraries) error {
 	if f := l.driver; f.Error != "" && !f.NoDevice && c.CUDADriver != defaultConfig().CUDADriver {
 		return refuse("cuda_driver", f)
 	}
-	for _, f := range []finding{l.blas, l.dnn} {
+	for _, f := range []finding{l.blas, l.dnn, l.nccl} {
 		if f.Error != "" && f.Path == "" && inNamed(f.Opening) {
 			return refuse("cuda_libraries", f)
 		}
 	}
-	if dirs := c.CUDALibraries.list(); len(dirs) > 0 && !inNamed(l.blas.Path) && !inNamed(l.dnn.Path) {
-		return c.explain(&node.KeyError{Key: "cuda_libraries", Err: fmt.Errorf("neither cuBLAS (libcublas.so.13, .12 or .11) nor cuDNN (libcudnn.so.9 or .8) is in %s; "+
+	if dirs := c.CUDALibraries.list(); len(dirs) > 0 && !inNamed(l.blas.Path) && !inNamed(l.dnn.Path) && !inNamed(l.nccl.Path) {
+		return c.explain(&node.KeyError{Key: "cuda_libraries", Err: fmt.Errorf("none of cuBLAS (libcublas.so.13, .12 or .11), cuDNN (libcudnn.so.9 or .8) and NCCL (libnccl.so.2) is in %s; "+
 			"name the directories that they are in, or none", strings.Join(dirs, " or "))})
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,6 +77,7 @@ func TestWhatTheConfigurationNamesForGPUsHasToBeUsable(t *testing.T) {
 	driver := cudatest.Library(t)
 	dir := t.TempDir()
 	pipe, empty, truncated := filepath.Join(dir, "pipe"), filepath.Join(dir, "empty"), sharedLibrary(t, "libcublas.so.12", damaged)
+	collective := sharedLibrary(t, "libnccl.so.2", damaged)
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -89,9 +91,10 @@ func TestWhatTheConfigurationNamesForGPUsHasToBeUsable(t *testing.T) {
 		"cuda_driver: libm.so.6": ":3:14: cuda_driver names what cannot be used: no CUDA device: libm.so.6",
 		"cuda_libraries: " + dir + "/gone": ":3:17: cuda_libraries names what cannot be used: no cuBLAS: " + dir + "/gone is no directory, expected one with " +
 			"libcublas.so.13",
-		"cuda_libraries: " + empty: ":3:17: neither cuBLAS (libcublas.so.13, .12 or .11) nor cuDNN (libcudnn.so.9 or .8) is in " + empty,
+		"cuda_libraries: " + empty: ":3:17: none of cuBLAS (libcublas.so.13, .12 or .11), cuDNN (libcudnn.so.9 or .8) and NCCL (libnccl.so.2) is in " + empty,
 		"cuda_libraries: " + filepath.Dir(truncated) + "\ncuda_driver: " + driver.Path(): ":3:17: cuda_libraries names what cannot be used: the process that opened " +
 			truncated + " died by SIGBUS",
+		"cuda_libraries: " + filepath.Dir(collective): ":3:17: cuda_libraries names what cannot be used: the process that opened " + collective + " died by SIGBUS",
 	} {
 		for _, verb := range [][]string{nil, {"gpus"}} {
 			if code, _, messages := run1(t, config, verb...); code != exitConfig || !strings.Contains(messages, want) {
@@ -129,9 +132,16 @@ func TestALibraryOfGPUsThatHangsIsNamed(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	socket := filepath.Join(t.TempDir(), "notify")
+	t.Setenv("NOTIFY_SOCKET", socket)
+	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer systemd.Close() //nolint:errcheck // it was read
 	c := defaultConfig()
 	c.CUDADriver = path
-	asks := prober{self, &c, 2 * time.Second}
+	asks := prober{self, &c, 2 * time.Second, extendStart}
 	l, err := asks.probe(t.Context())
 	if want := "the process that opened " + path + " has not answered for 2s"; err == nil || !strings.Contains(err.Error(), "cuda_driver names what cannot be used: "+want) {
 		t.Errorf("error is %v, want %q", err, want)
@@ -140,6 +150,10 @@ func TestALibraryOfGPUsThatHangsIsNamed(t *testing.T) {
 		t.Error("jobs get GPUs of a driver that hangs")
 	}
 	ended(started())
+	message := make([]byte, 100)
+	if n, err := systemd.Read(message); err != nil || string(message[:n]) != "EXTEND_TIMEOUT_USEC=92000000" {
+		t.Errorf("systemd was told %q, %v; want to wait for a step of 2 s, and 90 s for the rest", message[:n], err)
+	}
 
 	alone := exec.Command(self, "probe", "--library", cuda.Driver, "--cuda-driver", path)
 	if err := alone.Start(); err != nil {
@@ -176,7 +190,7 @@ func TestALibraryOfGPUsThatOpensNoHandleIsFoundBeforeAJob(t *testing.T) {
 	path := sharedLibrary(t, "libcublas.so.12", emptyHandles)
 	c := defaultConfig()
 	c.CUDADriver, c.CUDALibraries = driver.Path(), directories(filepath.Dir(path)+":"+driver.Directory())
-	asks := prober{os.Args[0], &c, time.Minute}
+	asks := prober{os.Args[0], &c, time.Minute, extendStart}
 	l, err := asks.probe(t.Context())
 	want := "open a handle of cuBLAS, " + path + ": status 7, CUBLAS_STATUS_INVALID_VALUE"
 	if err != nil || l.blas.Error != want || l.blas.Path != path || l.driver.Error != "" || l.dnn.Error != "" || l.why() != "" {
@@ -203,7 +217,7 @@ func TestLibrariesThatChangeAreProbedAgain(t *testing.T) {
 	install("libcublas.so.12", filepath.Join(fake.Directory(), "libcublas.so.12"))
 	c := defaultConfig()
 	c.CUDADriver, c.CUDALibraries = driver, directories(dir)
-	asks := prober{os.Args[0], &c, time.Minute}
+	asks := prober{os.Args[0], &c, time.Minute, untold}
 	l, err := asks.probe(t.Context())
 	if err != nil || l.blas.Error != "" || !slices.Contains(l.blas.Files, blas) || !slices.Contains(l.driver.Files, driver) {
 		t.Fatalf("found %+v, %v", l, err)
@@ -271,6 +285,29 @@ func TestADaemonThatIsToldToEndWhileItProbesHasDoneSo(t *testing.T) {
 	}
 }
 
+// TestAnNCCLThatNobodyNamedAndThatIsDamagedCostsItself: the daemon starts, and workers are told not to open it.
+func TestAnNCCLThatNobodyNamedAndThatIsDamagedCostsItself(t *testing.T) {
+	driver, path := cudatest.Library(t), sharedLibrary(t, "libnccl.so.2", damaged)
+	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(path))
+	c := defaultConfig()
+	c.CUDADriver = driver.Path()
+	l, err := (&prober{os.Args[0], &c, time.Minute, extendStart}).probe(t.Context())
+	const want = "the process that opened libnccl.so.2 died by SIGBUS"
+	n := node.Config{WorkerCommand: []string{"worker"}}
+	l.configure(&n)
+	if err != nil || !strings.HasPrefix(l.nccl.Error, want) || !slices.Equal(n.WorkerCommand, []string{"worker", "--without-nccl", l.nccl.Error}) {
+		t.Errorf("found %+v, %v; workers are %q", l.nccl, err, n.WorkerCommand)
+	}
+}
+
+// TestTheRestOfAStartIsWhatTheUnitAllows, since systemd is asked for it anew with each step of the libraries.
+func TestTheRestOfAStartIsWhatTheUnitAllows(t *testing.T) {
+	unit, err := os.ReadFile("../../deploy/avgpiped.service")
+	if want := fmt.Sprintf("\nTimeoutStartSec=%.0f\n", startRest.Seconds()); err != nil || !strings.Contains(string(unit), want) {
+		t.Errorf("the unit has no %q: %v", want, err)
+	}
+}
+
 // TestGPUsThatAVariableHidesAreCounted, once, and with nvidia-smi's numbers, where the driver alone lists them.
 func TestGPUsThatAVariableHidesAreCounted(t *testing.T) {
 	driver := cudatest.Library(t)
@@ -289,6 +326,12 @@ func TestGPUsThatAVariableHidesAreCounted(t *testing.T) {
 	if code != exitDone || !strings.Contains(out, "hides 2 of the 3 GPUs") || !strings.Contains(out, "cuBLAS   "+driver.Directory()+"/libcublas.so.12") {
 		t.Errorf("exit code %d: %s%s", code, out, messages)
 	}
+	t.Setenv("FAKE_CUDA_OLD", "1")
+	const old = "GPU 1 (no GPU, fibers): compute capability 7.0, the kernels need 8.0"
+	if code, out, messages = run1(t, config, "gpus"); code != exitFailed || !strings.Contains(out, old) || !strings.Contains(messages, "jobs can use no GPU: "+old+"; CUDA_VISIBLE_DEVICES=1 hides 2") {
+		t.Errorf("exit code %d: %s%s", code, out, messages)
+	}
+	t.Setenv("FAKE_CUDA_OLD", "3")
 	t.Setenv("CUDA_VISIBLE_DEVICES", "")
 	if code, _, messages = run1(t, config, "gpus"); code != exitFailed || !strings.Contains(messages, "jobs can use no GPU: CUDA_VISIBLE_DEVICES= hides 3 of the 3 GPUs") {
 		t.Errorf("exit code %d: %s", code, messages)

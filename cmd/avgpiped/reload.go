@@ -83,7 +83,7 @@ func (r *reloader) check(ctx context.Context, c *config) error {
 	if err != nil || same("gpus") && same("cuda_driver") && same("cuda_libraries") {
 		return err
 	}
-	found, err := (&prober{n.InspectCommand[0], c, probeBound}).probe(ctx)
+	found, err := (&prober{n.InspectCommand[0], c, probeBound, untold}).probe(ctx)
 	if err != nil {
 		return err
 	}

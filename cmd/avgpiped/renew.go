@@ -107,7 +107,7 @@ func (p *prober) renew(ctx context.Context, l *libraries) {
 	}
 	var asking sync.WaitGroup
 	handles := p.handles(l.driver)
-	for library, f := range map[string]*finding{cuda.BLAS: &l.blas, cuda.DNN: &l.dnn} {
+	for library, f := range map[string]*finding{cuda.BLAS: &l.blas, cuda.DNN: &l.dnn, cuda.NCCL: &l.nccl} {
 		asking.Go(func() {
 			if p.changed(*f) {
 				*f = p.ask(ctx, library, handles...)

@@ -20,7 +20,7 @@ import (
 type gpuReport struct {
 	GPUs      []gpu.GPU       `json:"gpus"` // that jobs may use
 	None      string          `json:"none,omitempty"`
-	Hidden    string          `json:"hidden,omitempty"` // by CUDA_VISIBLE_DEVICES
+	Hidden    string          `json:"hidden,omitempty"` // from jobs, and why
 	Libraries []libraryReport `json:"libraries"`
 }
 
@@ -72,7 +72,7 @@ func showGPUs(cmd *cobra.Command, c *config, output string) (err error) {
 	if err != nil {
 		return fmt.Errorf("find this program, which opens the libraries: %w", err)
 	}
-	found, err := (&prober{self, c, probeBound}).probe(cmd.Context())
+	found, err := (&prober{self, c, probeBound, untold}).probe(cmd.Context())
 	if err != nil {
 		return err
 	}

@@ -161,9 +161,11 @@ type NodeStatus struct {
 	Cores   int      `json:"cores"`
 	Devices []string `json:"devices"`
 	// GPUs are the graphics processors that jobs may use, and how they are.
-	GPUs    []gpu.GPUStatus `json:"gpus"`
-	Jobs    []string        `json:"jobs"` // running here
-	UptimeS float64         `json:"uptime_s"`
+	GPUs []gpu.GPUStatus `json:"gpus"`
+	// HiddenGPUs says which others there are, and why jobs may not use them: CUDA_VISIBLE_DEVICES of the daemon, or a GPU that is too old.
+	HiddenGPUs string   `json:"hidden_gpus,omitempty"`
+	Jobs       []string `json:"jobs"` // running here
+	UptimeS    float64  `json:"uptime_s"`
 }
 
 // SubmitRequest is the body of POST /v1/jobs.

@@ -173,7 +173,7 @@ func (m *Monitor) GPUs() []GPU {
 	return all
 }
 
-// Hidden says which processors CUDA_VISIBLE_DEVICES hides; "" where it hides none.
+// Hidden says which processors no job can use, and why; "" where there is none.
 func (m *Monitor) Hidden() string { return m.hidden }
 
 // Excludes reports whether the configuration keeps a processor from jobs. One that is not there is not excluded.

@@ -19,6 +19,8 @@ type Selection struct {
 	// Visible is the CUDA_VISIBLE_DEVICES of the daemon; nil where it is not set. What it hides cannot be used. Its numbers are those of nvidia-smi
 	// (CUDA_DEVICE_ORDER=PCI_BUS_ID).
 	Visible *string
+	// LeastCapability is the major number of the compute capability that kernels need. What is known to have less cannot be used. 0: all can.
+	LeastCapability int
 }
 
 // All reports whether the selection takes what there is.
@@ -46,6 +48,8 @@ func (s Selection) Of(found []GPU) ([]GPU, error) {
 			return nil, fmt.Errorf("%w: %s stands alone, for all of the list", ErrSelection, want)
 		case !slices.ContainsFunc(found, means):
 			return nil, fmt.Errorf("%w: there is no GPU %s; found: %s", ErrSelection, want, list(found))
+		case slices.ContainsFunc(found, func(g GPU) bool { return means(g) && s.tooOld(g) }):
+			return nil, fmt.Errorf("%w: %s", ErrSelection, strings.Join(s.old(found), "; "))
 		case !slices.ContainsFunc(visible, means):
 			return nil, fmt.Errorf("%w: CUDA_VISIBLE_DEVICES=%s hides GPU %s; change one of the two", ErrSelection, *s.Visible, want)
 		}
@@ -56,17 +60,41 @@ func (s Selection) Of(found []GPU) ([]GPU, error) {
 	return those(visible, func(g GPU) bool { return chosen[g.UUID] }), nil
 }
 
-// Hides says which of the found processors CUDA_VISIBLE_DEVICES hides; "" where it hides none, or Of refuses it.
+// Hides says which of the found processors no job can use, since CUDA_VISIBLE_DEVICES hides them or kernels do not run there; "" where there is none, or
+// Of refuses the variable.
 func (s Selection) Hides(found []GPU) string {
-	visible, err := s.visible(found)
+	shown, err := s.shown(found)
 	if err != nil {
 		return ""
 	}
-	hidden := those(found, func(g GPU) bool { return !slices.ContainsFunc(visible, func(v GPU) bool { return v.UUID == g.UUID }) })
-	if len(hidden) == 0 {
-		return ""
+	why := s.old(found)
+	hidden := those(found, func(g GPU) bool { return !slices.ContainsFunc(shown, func(v GPU) bool { return v.UUID == g.UUID }) })
+	if len(hidden) > 0 {
+		why = append(why, fmt.Sprintf("CUDA_VISIBLE_DEVICES=%s hides %d of the %d GPUs of this host: %s", *s.Visible, len(hidden), len(found), list(hidden)))
 	}
-	return fmt.Sprintf("CUDA_VISIBLE_DEVICES=%s hides %d of the %d GPUs of this host: %s", *s.Visible, len(hidden), len(found), list(hidden))
+	return strings.Join(why, "; ")
+}
+
+// old says of each processor that kernels do not run on why not.
+func (s Selection) old(found []GPU) (why []string) {
+	for _, g := range found {
+		if s.tooOld(g) {
+			why = append(why, fmt.Sprintf("GPU %d (%s): compute capability %s, the kernels need %d.0", g.Index, g.Name, g.ComputeCapability, s.LeastCapability))
+		}
+	}
+	return why
+}
+
+func (s Selection) tooOld(g GPU) bool {
+	number, _, _ := strings.Cut(g.ComputeCapability, ".")
+	major, err := strconv.Atoi(number)
+	return err == nil && major < s.LeastCapability
+}
+
+// visible are those that jobs can use.
+func (s Selection) visible(found []GPU) ([]GPU, error) {
+	shown, err := s.shown(found)
+	return those(shown, func(g GPU) bool { return !s.tooOld(g) }), err
 }
 
 // means reports whether a word of a configuration names a processor.
@@ -74,9 +102,9 @@ func means(word string, g GPU) bool {
 	return word != "" && (word == g.UUID || word == g.Parent || word == strconv.Itoa(g.Index))
 }
 
-// visible are those that CUDA_VISIBLE_DEVICES shows. As for CUDA, a UUID may be cut short where one processor alone has that beginning, and what follows
+// shown are those that CUDA_VISIBLE_DEVICES shows. As for CUDA, a UUID may be cut short where one processor alone has that beginning, and what follows
 // a name of nothing is hidden.
-func (s Selection) visible(found []GPU) ([]GPU, error) {
+func (s Selection) shown(found []GPU) ([]GPU, error) {
 	if s.Visible == nil {
 		return slices.Clone(found), nil
 	}

@@ -46,7 +46,7 @@ func TestSelection(t *testing.T) {
 		{[]string{"1"}, new("MIG-bb11"), "MIG-bb11"},
 		{[]string{"0", "1"}, new("0,2"), "the GPUs that are asked for cannot be used: CUDA_VISIBLE_DEVICES=0,2 hides GPU 1"},
 	} {
-		all, err := Selection{c.wanted, c.visible}.Of(found())
+		all, err := Selection{Wanted: c.wanted, Visible: c.visible}.Of(found())
 		var got []string
 		for _, g := range all {
 			got = append(got, g.UUID)
@@ -67,6 +67,24 @@ func TestSelection(t *testing.T) {
 
 func TestSelectionOfNothingFound(t *testing.T) {
 	if _, err := (Selection{Wanted: []string{"0"}}).Of(nil); err == nil || err.Error() != "the GPUs that are asked for cannot be used: there is no GPU 0; found: none" {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// TestGPUsThatKernelsDoNotRunOnAreHidden, and it is said why; what the driver does not say is no reason.
+func TestGPUsThatKernelsDoNotRunOnAreHidden(t *testing.T) {
+	all := []GPU{{Index: 0, Name: "Tesla V100", UUID: "GPU-v", ComputeCapability: "7.0"}, {Index: 1, Name: "H100", UUID: "GPU-h", ComputeCapability: "9.0"}, {Index: 2, UUID: "GPU-u"}}
+	s := Selection{LeastCapability: 8}
+	const why = "GPU 0 (Tesla V100): compute capability 7.0, the kernels need 8.0"
+	if chosen, err := s.Of(all); err != nil || len(chosen) != 2 || chosen[0].UUID != "GPU-h" || chosen[1].UUID != "GPU-u" || s.Hides(all) != why {
+		t.Errorf("jobs get %v, %v; hidden: %q", chosen, err, s.Hides(all))
+	}
+	s.Visible = new("0,1")
+	if got := s.Hides(all); got != why+"; CUDA_VISIBLE_DEVICES=0,1 hides 1 of the 3 GPUs of this host: 2 (, GPU-u)" {
+		t.Errorf("hidden: %q", got)
+	}
+	s.Wanted = []string{"1", "0"}
+	if _, err := s.Of(all); err == nil || err.Error() != "the GPUs that are asked for cannot be used: "+why {
 		t.Errorf("error is %v", err)
 	}
 }

@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"stage/device/cuda/driver":  {"stage/device/cuda/library"},
 	"stage/device/cuda/blas":    {"stage/device", "stage/device/cuda/library"},
 	"stage/device/cuda/dnn":     {"stage/device", "stage/device/cuda/library"},
-	"stage/device/cuda/nccl":    nil,
+	"stage/device/cuda/nccl":    {"stage/device/cuda/library"},
 	"stage/device/cuda":         {"stage/device", "stage/device/cuda/blas", "stage/device/cuda/dnn", "stage/device/cuda/driver", "stage/device/cuda/library", "stage/device/cuda/nccl"},
 	"stage/device/pick":         {"stage/device", "stage/device/ref", "stage/device/cpu", "stage/device/cuda", "stage/device/emulated"},
 	"stage/program":             {"stage/device"},

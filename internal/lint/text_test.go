@@ -147,9 +147,13 @@ func headings(markdown string) []string {
 	return anchors
 }
 
+// TestDecisionsAreNumberedAndListed, in the order of their numbers.
 func TestDecisionsAreNumberedAndListed(t *testing.T) {
 	decision := regexp.MustCompile(`^docs/decisions/(\d{4})-[a-z0-9-]+\.md$`)
 	index := read(t, "docs/decisions/README.md")
+	if rows := regexp.MustCompile(`(?m)^\| \d{4} `).FindAllString(index, -1); !slices.IsSorted(rows) {
+		t.Error("docs/decisions/README.md does not list the decisions in the order of their numbers")
+	}
 	numbers := map[string]string{}
 	for _, name := range allFiles(t, func(name string) bool { return path.Dir(name) == "docs/decisions" }) {
 		if path.Base(name) == "README.md" {

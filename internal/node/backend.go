@@ -236,7 +236,7 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 	}
 	return []api.NodeStatus{{
 		ID: n.id, Address: n.config.Socket, Leader: n.raft.IsLeader(), Version: n.config.Version, Cores: len(n.config.Cores),
-		Devices: devices, GPUs: n.gpus.Status(), Jobs: jobs, UptimeS: time.Since(n.started).Seconds(),
+		Devices: devices, GPUs: n.gpus.Status(), HiddenGPUs: n.gpus.Hidden(), Jobs: jobs, UptimeS: time.Since(n.started).Seconds(),
 	}}, nil
 }
 

@@ -65,7 +65,7 @@ func (x *resolver) takeGPUs() bool {
 		return false
 	case int(g.Count) > gpu.Together(usable):
 		x.refuse("devices.gpu.count", "1", "devices.gpu.count is %d; some of the GPUs of this node are instances of a divided one (MIG), and a process computes on one of "+
-			"these alone: %s; a job of several GPUs needs a daemon whose `gpus` names whole ones only", g.Count, names(usable))
+			"these alone: %s; %s", g.Count, names(usable), wholeOnes(usable, int(g.Count)))
 		return false
 	case g.Count == job.Auto:
 		g.Count = job.Count(gpu.Together(usable))
@@ -81,6 +81,20 @@ func (x *resolver) takeGPUs() bool {
 		x.Job.Devices.CPU.Threads = 1
 	}
 	return x.takeGPUMemory(usable)
+}
+
+// wholeOnes says how jobs get several of the GPUs, some of which are instances.
+func wholeOnes(usable []gpu.GPU, wanted int) string {
+	var whole []string
+	for _, g := range usable {
+		if g.Parent == "" {
+			whole = append(whole, strconv.Itoa(g.Index))
+		}
+	}
+	if len(whole) < wanted {
+		return fmt.Sprintf("%d of them are whole, so no configuration of the daemon gives a job %d", len(whole), wanted)
+	}
+	return fmt.Sprintf("jobs get several where `gpus` of avgpiped.yaml names whole ones only: gpus: [%s]", strings.Join(whole, ", "))
 }
 
 // takeGPUMemory decides what the job takes of the memory of each GPU. It may be given any of them, so the smallest counts.

@@ -21,6 +21,8 @@ func aGPU(bytes int64, health gpu.Level) gpu.GPU {
 // TestWhatAJobMayNotHaveOfGPUsIsRefused, with what is there and the nearest fix.
 func TestWhatAJobMayNotHaveOfGPUsIsRefused(t *testing.T) {
 	two := []gpu.GPU{aGPU(4<<30, gpu.Healthy), aGPU(4<<30, gpu.Degraded)}
+	whole := []gpu.GPU{aGPU(4<<30, gpu.Healthy), aGPU(4<<30, gpu.Healthy), {Index: 3, Name: "H100 MIG 1g.10gb", UUID: "MIG-1", Parent: "GPU-2", MemoryBytes: 4 << 30}}
+	whole[1].Index = 2
 	divided := []gpu.GPU{aGPU(4<<30, gpu.Healthy), {Name: "H100 MIG 1g.10gb", UUID: "MIG-1", Parent: "GPU-2", MemoryBytes: 4 << 30}}
 	for _, c := range []struct {
 		gpus       []gpu.GPU
@@ -34,6 +36,8 @@ func TestWhatAJobMayNotHaveOfGPUsIsRefused(t *testing.T) {
 		{[]gpu.GPU{aGPU(4<<30, gpu.Sick)}, "", nil, "no GPU that jobs may use; GPU 0 (H100, GPU-1) is sick", "cpu"},
 		{two, "", []string{"devices.gpu.count=3"}, "devices.gpu.count is 3; jobs may use 2 GPUs, GPU 0 (H100, GPU-1), GPU 0", "2"},
 		{divided, "", []string{"devices.gpu.count=2"}, "devices.gpu.count is 2; some of the GPUs of this node are instances of a divided one (MIG)", "1"},
+		{divided, "", []string{"devices.gpu.count=2"}, "; 1 of them are whole, so no configuration of the daemon gives a job 2", "1"},
+		{whole, "", []string{"devices.gpu.count=2"}, "; jobs get several where `gpus` of avgpiped.yaml names whole ones only: gpus: [0, 2]", "1"},
 		{divided, "", nil, "", ""},
 		{two, "", []string{"devices.gpu.memory=8e9"}, "devices.gpu.memory is 8 GB; a job may be given any GPU of this node, and GPU 0 (H100, GPU-1) has 4.29 GB", "4294967296"},
 		{two, "", []string{"devices.gpu.memory=1.5"}, "devices.gpu.memory is 1 B (1.5, and what is above 1 is bytes); the CUDA context", "auto"},

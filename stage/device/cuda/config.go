@@ -17,11 +17,11 @@ type Config struct {
 	Queues int
 	// Library is the driver's library. Default libcuda.so.1, which the loader finds.
 	Library string
-	// Libraries are directories with cuBLAS and cuDNN, before those where the loader looks. Without cuBLAS our own kernels multiply, which are
-	// slower; without cuDNN convolutions are products.
+	// Libraries are directories with cuBLAS, cuDNN and NCCL, before those where the loader looks. Without cuBLAS our own kernels multiply, which are
+	// slower; without cuDNN convolutions are products; without NCCL there are other transports.
 	Libraries []string
-	// WithoutBLAS and WithoutDNN say why cuBLAS or cuDNN is not opened: another process found that it cannot be used. Empty: they are.
-	WithoutBLAS, WithoutDNN string
+	// WithoutBLAS, WithoutDNN and WithoutNCCL say why a library is not opened: another process found that it cannot be used. Empty: it is.
+	WithoutBLAS, WithoutDNN, WithoutNCCL string
 	// Opening is told the path of a library, or a name that the loader finds, before it is opened or initialised, which may not return. Nil: nobody.
 	Opening func(path string)
 	// MemoryBytes bounds what the devices of this process allocate for their callers on the processor, together. 0: what it has.

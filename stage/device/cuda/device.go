@@ -345,7 +345,7 @@ func (d *Device) now() moment {
 // ended notes how what was handed over before a moment ended.
 func (d *Device) ended(m moment, err error) {
 	if err != nil {
-		d.lose(d.blame(err))
+		d.keep(d.lose(d.blame(err)))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

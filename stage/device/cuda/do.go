@@ -67,7 +67,7 @@ func (d *Device) finish(op device.Op) {
 	now := d.now()
 	err := d.stream.Synchronize()
 	if err != nil {
-		d.lose(fmt.Errorf("run %s: %w", device.Describe(op), err))
+		d.keep(d.lose(fmt.Errorf("run %s: %w", device.Describe(op), err)))
 	}
 	d.ended(now, err)
 }

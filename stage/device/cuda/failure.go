@@ -37,12 +37,20 @@ func (d *Device) deferred(err error) bool {
 
 // lost reports whether the context has failed, and then keeps how.
 func (d *Device) lost() bool {
-	err := d.stream.Query()
-	if err == nil || errors.Is(err, cu.NotReady) {
-		return false
+	err := d.failed(d.stream)
+	if err != nil {
+		d.keep(err)
 	}
-	d.lose(d.blame(err))
-	return true
+	return err != nil
+}
+
+// failed is how the context has failed, which any of its streams says; nil: it is whole.
+func (p *processor) failed(stream cu.Stream) error {
+	err := p.on(stream.Query)
+	if err == nil || errors.Is(err, cu.NotReady) {
+		return nil
+	}
+	return p.lose(p.blame(err))
 }
 
 // blame names the operations that a failure of the context may come from: those of all devices on it.
@@ -59,16 +67,14 @@ func (p *processor) blame(err error) error {
 		cmp.Or(strings.Join(names, ", "), "none, all had ended"), Synchronous)
 }
 
-// lose keeps a failure of the context, unless one is kept: all of its devices have the first.
-func (d *Device) lose(err error) {
-	p := d.processor
+// lose keeps a failure of the context, unless one is kept, and returns the first: all of its devices have that.
+func (p *processor) lose(err error) error {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.failure == nil {
 		p.failure = err
 	}
-	err = p.failure
-	p.mu.Unlock()
-	d.keep(err)
+	return p.failure
 }
 
 // keep keeps a failure of the device, unless one is kept.

@@ -14,7 +14,7 @@ import (
 // Built reports whether this program can have graphics processors.
 const Built = true
 
-// Processors lists the graphics processors that devices can be opened on, in the driver's order. It takes no memory of any.
+// Processors lists the graphics processors that the driver shows, in its order. Devices can be opened on those of LeastCapability. It takes no memory.
 func Processors(c Config) (all []Processor, err error) {
 	if err := driver.Load(c.Library, c.Visible, c.Opening); err != nil {
 		return nil, err
@@ -35,9 +35,6 @@ func Processors(c Config) (all []Processor, err error) {
 		minor, noMinor := gpu.Attribute(cu.ComputeCapabilityMinor)
 		if err := errors.Join(noUUID, noName, noBytes, noMajor, noMinor); err != nil {
 			return nil, fmt.Errorf("graphics processor %d: ask what it is: %w", i, err)
-		}
-		if major < leastCapability {
-			continue
 		}
 		all = append(all, Processor{
 			UUID: "GPU-" + uuid.String(), Name: name, Capability: fmt.Sprintf("%d.%d", major, minor), MemoryBytes: bytes,

@@ -15,6 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/cuda/dnn"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/library"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/nccl"
 )
 
 // DieOfFaults lets the process die of a fault in a library by its signal, in place of the Go runtime's report.
@@ -40,8 +41,10 @@ func Probe(name string, c Config, handles bool) Finding {
 		if err == nil && handles {
 			err = onAny(c, openDNN)
 		}
+	case NCCL: // communicators, which want two processors, are made when they are wanted
+		f.Path, err = nccl.Load(search(c))
 	default:
-		err = fmt.Errorf("library %q, expected %s, %s or %s", name, Driver, BLAS, DNN)
+		err = fmt.Errorf("library %q, expected %s, %s, %s or %s", name, Driver, BLAS, DNN, NCCL)
 	}
 	if err != nil {
 		f.Error = err.Error()

@@ -15,9 +15,6 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
 )
 
-// leastCapability is the major number of the oldest processors that the kernels are compiled for.
-const leastCapability = 8
-
 // processor is a graphics processor as the devices of this process share it: its context, and the kernels, which the driver compiles once.
 type processor struct {
 	ordinal int
@@ -98,9 +95,9 @@ func (p *processor) choose() error {
 	minor, _ := p.gpu.Attribute(cu.ComputeCapabilityMinor)
 	version := cu.Version()
 	p.about = fmt.Sprintf("%s, compute %d.%d, driver for CUDA %d.%d", name, p.major, minor, version/1000, version%1000/10)
-	if p.major < leastCapability {
+	if p.major < LeastCapability {
 		return fmt.Errorf("graphics processor %d, %s, has compute capability %d.%d, expected %d.0 or above", p.ordinal, name, p.major, minor,
-			leastCapability)
+			LeastCapability)
 	}
 	if p.context, err = p.gpu.RetainPrimaryCtx(); err != nil {
 		return fmt.Errorf("take the context of %s: %w", p.about, err)

@@ -17,7 +17,11 @@ const (
 	Driver = "driver"
 	BLAS   = "cuBLAS"
 	DNN    = "cuDNN"
+	NCCL   = "NCCL"
 )
+
+// LeastCapability is the major number of the compute capability of the oldest processors that the kernels are compiled for.
+const LeastCapability = 8
 
 // Finding is what Probe found of a library.
 type Finding struct {

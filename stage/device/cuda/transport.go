@@ -14,6 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/driver"
+	"github.com/avgpipe/avgpipe/stage/device/cuda/library"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/nccl"
 )
 
@@ -59,7 +60,7 @@ func Transports(a, b device.Device, c Config, bytes int) (found []*Transport, er
 			found = append(found, t)
 			continue
 		}
-		if !errors.Is(failed, nccl.ErrAbsent) {
+		if !errors.Is(failed, library.ErrAbsent) {
 			err = errors.Join(err, fmt.Errorf("copy from %v to %v: %w", &t.from, &t.to, failed))
 		}
 		err = errors.Join(err, t.Close())
@@ -133,7 +134,10 @@ func (t *Transport) stage(part []byte, dst, src cu.DevicePtr) error {
 
 // byNCCL has NCCL send and receive.
 func (t *Transport) byNCCL(c Config) error {
-	if err := nccl.Load(c.Libraries); err != nil {
+	if c.WithoutNCCL != "" {
+		return errors.New(c.WithoutNCCL)
+	}
+	if _, err := nccl.Load(search(c)); err != nil {
 		return err
 	}
 	t.name = "NCCL " + nccl.Version()
@@ -178,6 +182,7 @@ func (t *Transport) Copy(dst, src device.Mem) error {
 		err = do()
 	}
 	if err != nil {
+		err = cmp.Or(t.from.failed(t.from.stream), t.to.failed(t.to.stream), err) // by an operation, which fails a copy too
 		return fmt.Errorf("copy %d bytes from %v to %v by %s: %w", src.Bytes(), &t.from, &t.to, t.name, err)
 	}
 	return nil

@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-const char *avg_nccl_load(struct avg_nccl *nccl, const char *path) {
+const char *avg_nccl_find(struct avg_nccl *nccl, void *library) {
 	const struct {
 		const char *name;
 		void *to;
@@ -14,11 +14,9 @@ const char *avg_nccl_load(struct avg_nccl *nccl, const char *path) {
 		{"ncclGroupStart", &nccl->begin},         {"ncclGroupEnd", &nccl->end},         {"ncclSend", &nccl->send},
 		{"ncclRecv", &nccl->receive},
 	};
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (library == NULL) return dlerror();
 	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
 		void *found = dlsym(library, functions[i].name);
-		if (found == NULL) return dlerror();
+		if (found == NULL) return functions[i].name;
 		*(void **)functions[i].to = found;
 	}
 	return NULL;

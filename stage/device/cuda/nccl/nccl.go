@@ -6,7 +6,6 @@ package nccl
 /*
 #cgo CFLAGS: -O2 -std=c11 -Wall -Wextra
 #cgo LDFLAGS: -ldl
-#include <stdlib.h>
 #include "nccl.h"
 */
 import "C"
@@ -14,13 +13,14 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"unsafe"
+
+	"github.com/avgpipe/avgpipe/stage/device/cuda/library"
 )
 
-// library is the name of NCCL, of all versions whose functions are those of nccl.h.
-var library = "libnccl.so.2"
+// names are those of NCCL, of all versions whose functions are those of nccl.h.
+var names = []string{"libnccl.so.2"}
 
 // least is the first version that sends and receives: 2.7.
 const least = 2700
@@ -28,50 +28,38 @@ const least = 2700
 // inProgress is how NCCL says that a communicator still works at something.
 const inProgress = 7
 
-// ErrAbsent is why there is no NCCL to copy with.
-var ErrAbsent = errors.New("no NCCL")
-
 var loaded struct {
 	sync.Mutex
-	found   bool
+	path    string // empty: none
 	version C.int
 	nccl    C.struct_avg_nccl
 }
 
-// Load finds NCCL in one of the directories, or else where the loader looks. A process keeps the first that it finds. The error is an ErrAbsent.
-func Load(directories []string) error {
+// Load finds NCCL, and returns its path. A process keeps the first that it finds.
+func Load(s library.Search) (path string, err error) {
 	loaded.Lock()
 	defer loaded.Unlock()
-	if loaded.found {
-		return nil
+	if loaded.path != "" {
+		return loaded.path, nil
 	}
-	var paths []string
-	for _, dir := range directories {
-		paths = append(paths, filepath.Join(dir, library))
+	found, err := s.First(names, take)
+	if err != nil {
+		return "", fmt.Errorf("no NCCL: %w", err)
 	}
-	var errs []error
-	for _, path := range append(paths, library) {
-		err := load(path)
-		if err == nil {
-			loaded.found = true
-			return nil
-		}
-		errs = append(errs, err)
-	}
-	return fmt.Errorf("%w: %w", ErrAbsent, errors.Join(errs...))
+	loaded.path = found.Path
+	return found.Path, nil
 }
 
-func load(path string) error {
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
-	if message := C.avg_nccl_load(&loaded.nccl, name); message != nil {
-		return errors.New(C.GoString(message))
+// take finds the functions.
+func take(l *library.Library) error {
+	if lacking := C.avg_nccl_find(&loaded.nccl, l.Handle); lacking != nil {
+		return fmt.Errorf("%s has no %s, expected NCCL 2.7 or later", l.Path, C.GoString(lacking))
 	}
-	if err := failure("ask "+path+" for its version", C.avg_nccl_version(&loaded.nccl, &loaded.version)); err != nil {
+	if err := failure("ask "+l.Path+" for its version", C.avg_nccl_version(&loaded.nccl, &loaded.version)); err != nil {
 		return err
 	}
 	if loaded.version < least {
-		return fmt.Errorf("%s is of version %d, expected %d or above", path, int(loaded.version), least)
+		return fmt.Errorf("%s: version %d, expected %d or above: NCCL 2.7", l.Path, int(loaded.version), least)
 	}
 	return nil
 }

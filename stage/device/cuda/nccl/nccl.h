@@ -18,8 +18,8 @@ struct avg_nccl {
 	int (*receive)(void *to, size_t count, int type, int from_rank, void *communicator, void *stream);
 };
 
-// avg_nccl_load finds the functions in a library. It returns NULL, or the loader's message.
-const char *avg_nccl_load(struct avg_nccl *nccl, const char *path);
+// avg_nccl_find finds the functions in a library that is open. It returns NULL, or the name of one that it lacks.
+const char *avg_nccl_find(struct avg_nccl *nccl, void *library);
 
 int avg_nccl_version(const struct avg_nccl *nccl, int *version);
 const char *avg_nccl_error(const struct avg_nccl *nccl, int result);

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/device/cuda/library"
 )
 
 func TestAMachineWithoutNCCLSaysSo(t *testing.T) {
-	library = "libnccl.so.0"
-	err := Load([]string{"no"})
-	if !errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), "no NCCL: no/libnccl.so.0: cannot open") {
+	names = []string{"libnccl.so.0"}
+	dir := t.TempDir()
+	_, err := Load(library.Search{Directories: []string{dir}})
+	if !errors.Is(err, library.ErrAbsent) || !strings.Contains(err.Error(), "no NCCL: libnccl.so.0: not found in "+dir) {
 		t.Errorf("open a library that is not there: %v", err)
 	}
 }

@@ -352,8 +352,11 @@ EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice) {
 	return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
-	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? major_capability : 0;
+// FAKE_CUDA_OLD is the number of a device of compute capability 7.0.
+EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+	const char *old = getenv("FAKE_CUDA_OLD");
+	int major = old != nullptr && atoi(old) == device ? 7 : major_capability;
+	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? major : 0;
 	return CUDA_SUCCESS;
 }
 
