@@ -410,7 +410,7 @@ func (d *Device) Close() error {
 	if d.stream != cu.NoStream {
 		free(d.stream.Destroy())
 	}
-	free(d.processor.release(d))
+	free(d.release(d))
 	if failed != nil {
 		return fmt.Errorf("%s: close: %w", d.name, failed)
 	}
