@@ -305,10 +305,8 @@ func TestAnNCCLThatNobodyNamedAndThatIsDamagedCostsItself(t *testing.T) {
 	c.CUDADriver = driver.Path()
 	l, err := (&prober{os.Args[0], &c, time.Minute, extendStart}).probe(t.Context())
 	const want = "the process that opened libnccl.so.2 died by SIGBUS"
-	n := node.Config{WorkerCommand: []string{"worker"}}
-	l.configure(&n)
-	if err != nil || !strings.HasPrefix(l.nccl.Error, want) || !slices.Equal(n.WorkerCommand, []string{"worker", "--without-nccl", l.nccl.Error}) {
-		t.Errorf("found %+v, %v; workers are %q", l.nccl, err, n.WorkerCommand)
+	if without := l.without(); err != nil || !strings.HasPrefix(l.nccl.Error, want) || !slices.Equal(without, []string{"--without-nccl", l.nccl.Error}) {
+		t.Errorf("found %+v, %v; workers get %q", l.nccl, err, without)
 	}
 }
 
