@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -359,5 +360,24 @@ func TestOpenNamesThePath(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "missing", "history")
 	if _, err := Open(path, nil); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Errorf("open: %v", err)
+	}
+}
+
+// Files that were written before hold a rate of a worker's first step: that of the time between the first steps of two pipelines.
+func TestTheFirstStepOfAWorkerHasNoRate(t *testing.T) {
+	step := func(n uint64, rate float64) Record {
+		r := Mark(Step, n, n/2+1, 1, time.Unix(0, 0))
+		r.Values[TokensPerS] = One(rate)
+		return r
+	}
+	start := func(at uint64) Record { return Mark(Start, at, at/2, 1, time.Unix(0, 0)) }
+	known := map[uint64]bool{}
+	for _, r := range Live([]Record{start(0), step(0, 2.75e6), step(1, 65e3), step(2, 65e3), start(2), step(2, 3e6), step(3, 66e3)}) {
+		if r.Kind == Step {
+			known[r.First] = r.Values[TokensPerS].Known()
+		}
+	}
+	if want := map[uint64]bool{0: false, 1: true, 2: false, 3: true}; !maps.Equal(known, want) {
+		t.Errorf("steps with a rate: %v, want %v", known, want)
 	}
 }

@@ -5,12 +5,15 @@ import "slices"
 // Live returns the records that hold, in the order of the file. A Start at step s, from round r, supersedes the steps from s on and
 // the evaluations and commits of rounds after r: their worker died before it committed them, and they are trained again. A
 // record of merged steps that reaches beyond s keeps its values and ends before s. A round that is evaluated or
-// committed twice, as the one that a worker starts from may be, has its last evaluation and commit.
+// committed twice, as the one that a worker starts from may be, has its last evaluation and commit. A worker's first step has no rate: what its
+// pipelines did took an unknown time, and older files hold one that is far too high.
 func Live(records []Record) []Record {
 	var live []Record
+	var began uint64 // the step that the newest worker begins with
 	for _, r := range records {
 		switch r.Kind {
 		case Start:
+			began = r.First
 			live = slices.DeleteFunc(live, func(old Record) bool { return superseded(&old, &r) })
 			for i := range live {
 				if live[i].Kind == Step && live[i].Last >= r.First {
@@ -20,6 +23,9 @@ func Live(records []Record) []Record {
 		case Evaluation, Commit:
 			live = forget(live, &r)
 		case Step:
+			if r.First == began {
+				r.Values[TokensPerS] = Unknown
+			}
 		}
 		live = append(live, r)
 	}

@@ -5,10 +5,13 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/history"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/pipeline"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // recorded reads a job's history as it holds, by kind.
@@ -120,5 +123,19 @@ func TestTrainingDoesNotDependOnItsHistory(t *testing.T) {
 	}
 	if text, err := os.ReadFile(control.HistoryPath(a.Dir)); err != nil || string(text) != "not a history" {
 		t.Errorf("the file is now %q, %v", text, err)
+	}
+}
+
+// The first steps of pipelines come within microseconds of each other, after a time that nobody knows: they have no rate.
+func TestTheRateBeginsOnceEachPipelineHasDoneAStep(t *testing.T) {
+	a := setup(t, 2, 2, nil)
+	p, began := newProgress(a, schedule.Plan{}), time.Now()
+	p.training(1000, began)
+	for i, want := range []float64{0, 0, 1000, 2000} { // two pipelines in turn, a second after the other two
+		at := began.Add(time.Duration(i/2)*time.Second + time.Duration(i%2)*time.Nanosecond)
+		got := p.step(pipeline.StepReport{Pipeline: i % 2, Step: uint64(i / 2)}, at)
+		if math.Abs(got-want) > 1 {
+			t.Errorf("after report %d: %v tokens/s, want %v", i, got, want)
+		}
 	}
 }

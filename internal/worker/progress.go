@@ -31,7 +31,8 @@ type progress struct {
 	targets   uint64            // tokens in a step
 	losses    []float64         // of the newest steps, oldest first
 	last      control.RoundMeta // losses and metrics are the newest; the rest is of the restored round
-	rate      *trace.Rate       // of tokens
+	rate      *trace.Rate       // of tokens, from when each pipeline had done its first step
+	begun     map[int]bool      // pipelines that have done a step
 	spans     map[int]*trace.Accumulator
 	transfers transfers
 	routes    map[way]*api.TransportStatus // between GPUs
@@ -45,7 +46,7 @@ const lossSteps = 10
 func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 	p := &progress{
 		state: api.Starting, rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
-		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), spans: map[int]*trace.Accumulator{},
+		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), begun: map[int]bool{}, spans: map[int]*trace.Accumulator{},
 		transfers: newTransfers(a, plan), routes: map[way]*api.TransportStatus{}, held: map[int]string{},
 	}
 	start := uint64(0)
@@ -78,7 +79,10 @@ func (p *progress) step(r pipeline.StepReport, now time.Time) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.steps[r.Pipeline] = r.Step + 1
-	p.rate.Add(trace.Now(), p.targets)
+	p.begun[r.Pipeline] = true
+	if len(p.begun) == len(p.steps) { // before, the window would be as short as the time between their first steps
+		p.rate.Add(now.Sub(trace.Epoch), p.targets)
+	}
 	p.losses = append(p.losses, r.Loss)
 	p.losses = p.losses[max(0, len(p.losses)-lossSteps*len(p.steps)):]
 	sum := 0.0
