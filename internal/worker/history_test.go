@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/history"
+	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/pipeline"
-	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // recorded reads a job's history as it holds, by kind.
@@ -128,9 +128,7 @@ func TestTrainingDoesNotDependOnItsHistory(t *testing.T) {
 
 // The first steps of pipelines come within microseconds of each other, after a time that nobody knows: they have no rate.
 func TestTheRateBeginsOnceEachPipelineHasDoneAStep(t *testing.T) {
-	a := setup(t, 2, 2, nil)
-	p, began := newProgress(a, schedule.Plan{}), time.Now()
-	p.training(1000, began)
+	p, began := &progress{steps: make([]uint64, 2), rate: trace.NewRate(window), begun: map[int]bool{}, targets: 1000}, time.Now()
 	for i, want := range []float64{0, 0, 1000, 2000} { // two pipelines in turn, a second after the other two
 		at := began.Add(time.Duration(i/2)*time.Second + time.Duration(i%2)*time.Nanosecond)
 		got := p.step(pipeline.StepReport{Pipeline: i % 2, Step: uint64(i / 2)}, at)
