@@ -34,6 +34,7 @@ install_all() {
 	for file in avgpiped avgpipectl share/man share/completions; do
 		[ -e "$BIN/$file" ] || fail "there is no $BIN/$file. Build first, as the user whose Go it is and without sudo: make build"
 	done
+	[ -z "$DESTDIR" ] || mkdir -p "$DESTDIR"
 	made=()
 	makedir "$(dirname "$list")"
 	touch "$DESTDIR$list"

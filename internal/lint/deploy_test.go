@@ -24,6 +24,7 @@ func TestInstallation(t *testing.T) {
 	to, bin := t.TempDir(), t.TempDir()
 	testRefusesToBuild(t, to, bin)
 	run(t, root, "make", "--no-print-directory", "build", "BIN="+bin)
+	to = filepath.Join(to, "not", "yet") // the installation makes it
 	install(t, to, bin)
 	unit := readAt(t, to, unitPath)
 	start := strings.Fields(setting(t, unit, "ExecStart"))
