@@ -63,7 +63,7 @@ func (p *processor) blame(err error) error {
 		names = d.history.pending(names)
 		d.mu.Unlock()
 	}
-	return fmt.Errorf("run operations: %w; one of these failed: %s (launches: %s says which)", err,
+	return fmt.Errorf("run operations: %w; one of these failed: %s (AVGPIPED_CUDA_LAUNCHES=%s says which)", err,
 		cmp.Or(strings.Join(names, ", "), "none, all had ended"), Synchronous)
 }
 
