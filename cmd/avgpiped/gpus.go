@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,7 +101,7 @@ func (l *libraries) without() (without []string) {
 // tell logs what was found of libraries. Those of a host without GPUs are not missed.
 func (l *libraries) tell(log *zap.Logger) {
 	for _, f := range l.all() {
-		fields := []zap.Field{zap.String("library", f.Library), zap.String("path", cmp.Or(f.Path, f.Opening))}
+		fields := []zap.Field{zap.String("library", f.Library), zap.String("path", f.path())}
 		switch {
 		case f.Library == "" || len(l.driver.Processors) == 0 && f.Absent:
 		case f.Absent:
@@ -135,21 +134,23 @@ func (l *libraries) why() string {
 // open opens what knows the GPUs of this host: NVIDIA's management library, or where it cannot be used the list of the CUDA driver, which says
 // nothing of health.
 func (l *libraries) open() (gpu.Source, error) {
-	if l.management.Error == "" || !cuda.Built {
+	unread := l.management.Error
+	if unread == "" || !cuda.Built {
 		source, err := nvml.Open()
 		if !cuda.Built || !errors.Is(err, gpu.ErrNone) {
 			return source, err
 		}
+		unread = err.Error()
 	}
 	if l.driver.Error != "" {
 		return nil, fmt.Errorf("%w: %s", gpu.ErrNone, l.driver.Error)
 	}
-	return driverSource{gpusOf(l.driver)}, nil
+	return driverSource{gpusOf(l.driver), unread}, nil
 }
 
 // start finds the GPUs that jobs may use by a configuration. The caller closes the monitor.
-func (l *libraries) start(ctx context.Context, c *config, events gpu.Events) (*gpu.Monitor, error) {
-	m, err := gpu.Start(ctx, gpu.Config{Open: l.open, Select: c.selection(), Events: events})
+func (l *libraries) start(ctx context.Context, c *config, events gpu.Events, faults gpu.Faults) (*gpu.Monitor, error) {
+	m, err := gpu.Start(ctx, gpu.Config{Open: l.open, Select: c.selection(), Events: events, Faults: faults})
 	if errors.Is(err, gpu.ErrSelection) {
 		return nil, c.explain(&node.KeyError{Key: "gpus", Err: err})
 	}
@@ -161,19 +162,21 @@ func gpusOf(driver finding) (all []gpu.GPU) {
 	for i, p := range driver.Processors {
 		all = append(all, gpu.GPU{
 			Index: i, UUID: p.UUID, Name: p.Name, MemoryBytes: p.MemoryBytes, ComputeCapability: p.Capability,
-			Health: gpu.Health{Level: gpu.Healthy, Reasons: []gpu.Reason{}},
 		})
 	}
 	return all
 }
 
 // driverSource is a list of GPUs that nothing more is known of.
-type driverSource struct{ found []gpu.GPU }
+type driverSource struct {
+	found  []gpu.GPU
+	unread string // why
+}
 
 // Sample implements gpu.Source.
 func (s driverSource) Sample() (all []gpu.Sample, _ []gpu.Failure, _ error) {
 	for _, g := range s.found {
-		all = append(all, gpu.Sample{GPU: g})
+		all = append(all, gpu.Sample{GPU: g, Readings: gpu.Readings{Unread: s.unread}})
 	}
 	return all, nil, nil
 }

@@ -140,8 +140,11 @@ func TestTheDaemonChecksItsVariables(t *testing.T) {
 	t.Setenv("AVGPIPED_CUDA_LAUNCHES", "synchronos")
 	var out, messages bytes.Buffer
 	want := `the environment variable AVGPIPED_CUDA_LAUNCHES is "synchronos", expected graphs, operations, synchronous, or nothing; did you mean synchronous?`
-	if code := run(t.Context(), []string{"--dev"}, &out, &messages); code != exitConfig || !strings.Contains(messages.String(), want) {
-		t.Errorf("exit code %d: %s\nwant %s", code, messages.String(), want)
+	for _, args := range [][]string{{"--dev"}, {"gpus"}} {
+		messages.Reset()
+		if code := run(t.Context(), args, &out, &messages); code != exitConfig || !strings.Contains(messages.String(), want) {
+			t.Errorf("%v: exit code %d: %s\nwant %s", args, code, messages.String(), want)
+		}
 	}
 	if c, err := parseConfig("x", []byte("gpus: []\n")); err != nil || !c.selection().None() {
 		t.Errorf("an empty list selects %+v, %v", c.selection(), err)

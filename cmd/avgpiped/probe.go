@@ -47,6 +47,14 @@ type finding struct {
 	hung  bool       // it did not end: the library may be whole once the file system that it is on is
 }
 
+// path is what a library was opened by, or what was tried; "" of one that is absent: the error has all its names.
+func (f *finding) path() string {
+	if f.Absent {
+		return ""
+	}
+	return cmp.Or(f.Path, f.Opening)
+}
+
 // newProbeCommand opens a library, and prints findings: before each step what it opens, at the end what was found.
 func newProbeCommand() *cobra.Command {
 	var (

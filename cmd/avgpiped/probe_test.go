@@ -22,6 +22,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
@@ -328,6 +330,9 @@ func TestGPUsThatAVariableHidesAreCounted(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != exitDone {
 		t.Fatalf("exit code %d: %s%v", code, messages, err)
 	}
+	if len(r.GPUs) == 1 && r.GPUs[0].Health.Level != gpu.Unknown { // nothing but the driver lists it
+		t.Errorf("it is %s", r.GPUs[0].Health)
+	}
 	if len(r.GPUs) != 1 || r.GPUs[0].Index != 1 || !strings.HasPrefix(r.Hidden, "CUDA_VISIBLE_DEVICES=1 hides 2 of the 3 GPUs of this host: 0 (") {
 		t.Errorf("found %+v", r)
 	}
@@ -350,6 +355,37 @@ func TestGPUsThatAVariableHidesAreCounted(t *testing.T) {
 	}
 }
 
+// TestAGPUThatTheDaemonKeepsAsSickIsListedSo: its record is in the state directory.
+func TestAGPUThatTheDaemonKeepsAsSickIsListedSo(t *testing.T) {
+	driver, state := cudatest.Library(t), t.TempDir()
+	file := filepath.Join(state, "avgpiped.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "state_dir: %s\ncuda_driver: %s\n", state, driver.Path()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	listed := func() gpu.GPU {
+		var r gpuReport
+		var out, messages bytes.Buffer
+		code := run(t.Context(), []string{"gpus", "-o", "json", "--config", file}, &out, &messages)
+		if err := json.Unmarshal(out.Bytes(), &r); err != nil || code != exitDone || len(r.GPUs) == 0 {
+			t.Fatalf("exit code %d: %s%v", code, messages.String(), err)
+		}
+		return r.GPUs[0]
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := map[string]any{
+		"boot": strings.TrimSpace(string(boot)), "gpus": gpu.Faults{listed().UUID: {XIDs: []gpu.XID{{Code: 79, Count: 1, At: time.Now()}}}},
+	}
+	if err := checkpoint.WriteRecord(filepath.Join(state, "gpus"), "gpus", 1, kept, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if g := listed(); g.Health.Level != gpu.Sick {
+		t.Errorf("it is %s", g.Health)
+	}
+}
+
 // TestAHostWithoutGPUsSaysWhatWasTried.
 func TestAHostWithoutGPUsSaysWhatWasTried(t *testing.T) {
 	if _, err := cuda.Processors(cuda.Config{}); err == nil {
@@ -357,7 +393,8 @@ func TestAHostWithoutGPUsSaysWhatWasTried(t *testing.T) {
 		return
 	}
 	code, out, messages := run1(t, "", "gpus")
-	if code != exitFailed || !strings.Contains(out, "libcuda.so.1") || !strings.Contains(messages, "jobs can use no GPU: no CUDA device: libcuda.so.1: not found by the loader") {
+	if code != exitFailed || !strings.HasPrefix(out, "LIBRARY") || !strings.Contains(out, "libcublas.so.13") || strings.Contains(out, "  libcublas.so.11  ") ||
+		!strings.Contains(out, "libcuda.so.1") || !strings.Contains(messages, "jobs can use no GPU: no CUDA device: libcuda.so.1: not found by the loader") {
 		t.Errorf("exit code %d: %s%s", code, out, messages)
 	}
 }

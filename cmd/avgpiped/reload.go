@@ -87,7 +87,7 @@ func (r *reloader) check(ctx context.Context, c *config) error {
 	if err != nil {
 		return err
 	}
-	m, err := found.start(ctx, c, gpu.Events{Health: func(gpu.GPU, gpu.Health) {}, XID: func(gpu.GPU, gpu.XID) {}, Failure: func(gpu.Failure) {}})
+	m, err := found.start(ctx, c, gpu.Events{Health: func(gpu.GPU, gpu.Health) {}, XID: func(gpu.GPU, gpu.XID) {}, Failure: func(gpu.Failure) {}}, nil)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
@@ -27,7 +28,7 @@ type gpuReport struct {
 // libraryReport is what was found of a library.
 type libraryReport struct {
 	Library string `json:"library"`
-	Path    string `json:"path"` // that it was opened by, or the last that was tried
+	Path    string `json:"path"` // that it was opened by, or that was tried; empty where there is none
 	Error   string `json:"error,omitempty"`
 }
 
@@ -38,7 +39,8 @@ func newGPUsCommand() *cobra.Command {
 		Short: "List the GPUs that jobs may use, and the libraries that they take",
 		Long: `Gpus says what the daemon would find on this host: the GPUs that jobs may use, and the libraries of NVIDIA with the path of
 each or the reason why it cannot be used. Each library is opened by a process of its own, so that one that hangs or is damaged is named.
-The daemon need not run; beside a daemon the list is the same. Run it as the daemon's user: what that may not open, it does not find.
+The daemon need not run; beside a daemon the list is the same: GPUs that errors (XIDs) have made sick are so here, as the state directory of FILE
+keeps them. Run it as the daemon's user: what that may not open, it does not find.
 
 Exit codes:
   0  there are GPUs that jobs may use
@@ -50,6 +52,9 @@ Exit codes:
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return configError(fmt.Errorf("gpus: -o is %q, expected text or json", output))
+			}
+			if err := checkLaunches(); err != nil {
+				return err
 			}
 			c := defaultConfig()
 			if path != "" {
@@ -78,10 +83,14 @@ func showGPUs(cmd *cobra.Command, c *config, output string) (err error) {
 	}
 	var failures []string
 	events := gpu.Events{
-		Health: func(gpu.GPU, gpu.Health) {}, XID: func(gpu.GPU, gpu.XID) {},
+		Health: func(gpu.GPU, gpu.Health) {}, XID: func(gpu.GPU, gpu.XID) {}, Faults: func(gpu.Faults) {},
 		Failure: func(f gpu.Failure) { failures = append(failures, f.Err.Error()) },
 	}
-	m, err := found.start(cmd.Context(), c, events)
+	faults, err := node.KeptFaults(c.StateDir)
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "avgpiped: gpus: which GPUs the daemon keeps as sick is not known: %v\n", err) //nolint:errcheck // for show
+	}
+	m, err := found.start(cmd.Context(), c, events, faults)
 	if err != nil {
 		return err
 	}
@@ -89,7 +98,7 @@ func showGPUs(cmd *cobra.Command, c *config, output string) (err error) {
 	r := gpuReport{GPUs: m.GPUs(), Hidden: m.Hidden(), Libraries: []libraryReport{}}
 	for _, f := range found.all() {
 		if f.Library != "" {
-			r.Libraries = append(r.Libraries, libraryReport{f.Library, cmp.Or(f.Path, f.Opening), f.Error})
+			r.Libraries = append(r.Libraries, libraryReport{f.Library, f.path(), f.Error})
 		}
 	}
 	switch {
@@ -115,20 +124,25 @@ func (r *gpuReport) print(to io.Writer, output string) error {
 		return json.NewEncoder(to).Encode(r)
 	}
 	t := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
+	between := ""
+	section := func(head string) {
+		fmt.Fprint(t, between, head, "\n") //nolint:errcheck // Flush says it
+		between = "\n"
+	}
 	if len(r.GPUs) > 0 {
-		fmt.Fprintln(t, "GPU\tNAME\tUUID\tMEMORY\tCOMPUTE\tHEALTH") //nolint:errcheck // Flush says it
+		section("GPU\tNAME\tUUID\tMEMORY\tCOMPUTE\tHEALTH")
 	}
 	for _, g := range r.GPUs {
 		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\n", g.Index, g.Name, g.UUID, words.Bytes(g.MemoryBytes), g.ComputeCapability, g.Health) //nolint:errcheck // as above
 	}
 	if r.Hidden != "" {
-		fmt.Fprintf(t, "\n%s\n", r.Hidden) //nolint:errcheck // as above
+		section(r.Hidden)
 	}
 	if len(r.Libraries) > 0 {
-		fmt.Fprintln(t, "\nLIBRARY\tPATH\tFOUND") //nolint:errcheck // as above
+		section("LIBRARY\tPATH\tFOUND")
 	}
 	for _, l := range r.Libraries {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", l.Library, l.Path, cmp.Or(l.Error, "usable")) //nolint:errcheck // as above
+		fmt.Fprintf(t, "%s\t%s\t%s\n", l.Library, cmp.Or(l.Path, "-"), cmp.Or(l.Error, "usable")) //nolint:errcheck // as above
 	}
 	return t.Flush()
 }

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,15 +80,22 @@ func (m *Monitor) Clear(ctx context.Context, word string) error {
 
 func (m *Monitor) clear(word string) error {
 	before := m.kept
+	var all, meant []GPU
 	for _, w := range m.watched {
+		all = append(all, w.status.GPU)
 		if means(word, w.status.GPU) {
 			w.clear()
+			meant = append(meant, w.status.GPU)
 		}
 	}
 	delete(m.gone, word)
 	m.assess()
-	if maps.EqualFunc(before, m.kept, Fault.same) {
-		return fmt.Errorf("%w: nothing is kept of a GPU %s; errors are kept of: %s", ErrNoFault, word, strings.Join(slices.Sorted(maps.Keys(m.kept)), ", "))
+	switch kept := slices.Sorted(maps.Keys(m.kept)); {
+	case !maps.EqualFunc(before, m.kept, Fault.same):
+		return nil
+	case len(meant) == 0:
+		return fmt.Errorf("%w: there is no GPU %s; jobs may use: %s; errors are kept of: %s", ErrNoFault, word, list(all), cmp.Or(strings.Join(kept, ", "), "none"))
+	default:
+		return fmt.Errorf("%w: nothing is kept of GPU %s; errors are kept of: %s", ErrNoFault, list(meant), cmp.Or(strings.Join(kept, ", "), "none"))
 	}
-	return nil
 }

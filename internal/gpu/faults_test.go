@@ -71,10 +71,19 @@ func TestAPersonClearsAFault(t *testing.T) {
 			t.Error(err)
 		}
 		l.want(t, "keep GPU-0: 79, asked false")
-		err := m.Clear(context.WithoutCancel(t.Context()), "1")
-		if !errors.Is(err, ErrNoFault) || err.Error() != "no errors to clear: nothing is kept of a GPU 1; errors are kept of: GPU-0" {
-			t.Errorf("cleared twice: %v", err)
+		refused := func(word, want string) {
+			err := m.Clear(context.WithoutCancel(t.Context()), word)
+			if !errors.Is(err, ErrNoFault) || err.Error() != "no errors to clear: "+want {
+				t.Errorf("clear GPU %s: %v, want %q", word, err, want)
+			}
 		}
+		refused("1", "nothing is kept of GPU 1 (A100, GPU-1); errors are kept of: GPU-0")
+		refused("7", "there is no GPU 7; jobs may use: 0 (A100, GPU-0), 1 (A100, GPU-1); errors are kept of: GPU-0")
+		if err := m.Clear(context.WithoutCancel(t.Context()), "0"); err != nil {
+			t.Error(err)
+		}
+		l.want(t, "GPU-0: sick -> healthy", "keep nothing")
+		refused("0", "nothing is kept of GPU 0 (A100, GPU-0); errors are kept of: none")
 	})
 	if len(kept) != 3 {
 		t.Errorf("what it began with is %v now", kept)

@@ -33,17 +33,18 @@ func Together(all []GPU) int {
 // String names the processor for people.
 func (g GPU) String() string { return fmt.Sprintf("GPU %d (%s, %s)", g.Index, g.Name, g.UUID) }
 
-// Level is how healthy a processor is. A healthy or degraded one takes stages, a sick one does not.
+// Level is how healthy a processor is. A sick one takes no stages, all others do.
 type Level string
 
 // The levels, from the best.
 const (
 	Healthy  Level = "healthy"
+	Unknown  Level = "unknown"  // nothing tells how it is
 	Degraded Level = "degraded" // it computes, but slowly, or it should be reset soon
 	Sick     Level = "sick"     // what it computes is lost or may be wrong
 )
 
-var severity = map[Level]int{Healthy: 0, Degraded: 1, Sick: 2}
+var severity = map[Level]int{Healthy: 0, Unknown: 1, Degraded: 2, Sick: 3}
 
 // Health says how a processor is, and why.
 type Health struct {

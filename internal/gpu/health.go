@@ -84,11 +84,18 @@ func (t *tracker) xids() []XID {
 
 // assess says how the processor is. Each reason lasts as long as its cause: a reading until it has changed, an XID until the processor was reset.
 func (t *tracker) assess(now time.Time, r Readings) Health {
-	reasons := slices.Concat(lost(r), t.ofXIDs(), t.ofMemory(r), asked(r), t.slow(now, r), t.linked(r))
+	reasons := slices.Concat(unread(r), lost(r), t.ofXIDs(), t.ofMemory(r), asked(r), t.slow(now, r), t.linked(r))
 	if r.ComputeProhibited {
 		reasons = append(reasons, Reason{"compute_prohibited", Sick, "its compute mode lets no process compute on it"})
 	}
 	return healthOf(reasons)
+}
+
+func unread(r Readings) []Reason {
+	if r.Unread == "" {
+		return nil
+	}
+	return []Reason{{"unread", Unknown, "nothing is known of its health: " + r.Unread}}
 }
 
 func lost(r Readings) []Reason {

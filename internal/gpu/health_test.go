@@ -14,7 +14,9 @@ func TestReadingsMakeHealth(t *testing.T) {
 		level Level
 		codes []string
 	}{
-		"nothing is known":                       {Readings{}, Healthy, nil},
+		"nothing is wrong":                       {Readings{}, Healthy, nil},
+		"nothing is known":                       {Readings{Unread: "no library"}, Unknown, []string{"unread"}},
+		"lost, and nothing else is known":        {Readings{Unread: "no library", Lost: Unlisted}, Sick, []string{"lost_unlisted", "unread"}},
 		"idle and corrected errors":              {Readings{Throttled: []string{"idle", "power_cap"}, ECCCorrected: new(uint64(900)), Recovery: RecoverNone}, Healthy, nil},
 		"rows were remapped":                     {Readings{Rows: &Rows{Corrected: 1, Uncorrected: 2}, ECCUncorrected: new(uint64(0))}, Healthy, nil},
 		"fallen off the bus":                     {Readings{Lost: FellOff}, Sick, []string{"lost_fell_off"}},
@@ -66,6 +68,7 @@ func TestEveryReasonHasItsRemedy(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := Readings{
+		Unread:         "no library",
 		ECCUncorrected: new(uint64(1)), Rows: &Rows{Failed: true, Pending: true}, RetirementPending: new(true), ComputeProhibited: true,
 		Throttled: []string{ThrottleThermal, ThrottlePowerBrake, ThrottleHardware}, NVLinks: new(0),
 	}

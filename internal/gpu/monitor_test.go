@@ -132,6 +132,20 @@ func TestAProcessorThatIsListedNoMoreIsSick(t *testing.T) {
 	})
 }
 
+// A source that lists processors and reads nothing leaves them usable, but does not make them healthy.
+func TestAProcessorThatNobodyReadsIsNotCalledHealthy(t *testing.T) {
+	f := newFake(2)
+	for i := range f.found {
+		f.found[i].Readings.Unread = "no library"
+	}
+	watchFrom(t, f, Selection{}, Faults{"GPU-1": fault(79)}, func(m *Monitor, l *told) {
+		l.want(t, "GPU-0: healthy -> unknown: nothing is known of its health: no library", "GPU-1: healthy -> sick: XID 79")
+		if usable := Usable(m.GPUs()); len(usable) != 1 || usable[0].UUID != "GPU-0" {
+			t.Errorf("usable are %v", usable)
+		}
+	})
+}
+
 func TestAFailureIsToldOnce(t *testing.T) {
 	f := newFake(1)
 	watch(t, f, Selection{}, func(m *Monitor, l *told) {

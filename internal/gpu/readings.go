@@ -22,6 +22,7 @@ type Readings struct {
 	ComputeProhibited bool     `json:"compute_prohibited"`
 	Recovery          Recovery `json:"recovery"` // what the driver asks for; empty where it does not say
 	Lost              Loss     `json:"lost"`     // why the driver cannot speak to it; empty where it can
+	Unread            string   `json:"-"`        // why none of these is known; empty where the source reads them
 }
 
 // Rows are remapped rows of a processor's memory.

@@ -40,7 +40,7 @@ func (s Selection) Of(found []GPU) ([]GPU, error) {
 	if err != nil || s.All() {
 		return visible, err
 	}
-	chosen := map[string]bool{}
+	chosen := map[string]string{} // the word that names each
 	for _, want := range s.Wanted {
 		means := func(g GPU) bool { return means(want, g) }
 		switch {
@@ -54,10 +54,16 @@ func (s Selection) Of(found []GPU) ([]GPU, error) {
 			return nil, fmt.Errorf("%w: CUDA_VISIBLE_DEVICES=%s hides GPU %s; change one of the two", ErrSelection, *s.Visible, want)
 		}
 		for _, g := range visible {
-			chosen[g.UUID] = chosen[g.UUID] || means(g)
+			switch {
+			case !means(g):
+			case chosen[g.UUID] != "":
+				return nil, fmt.Errorf("%w: %v is named twice, as %s and as %s; name it once", ErrSelection, g, chosen[g.UUID], want)
+			default:
+				chosen[g.UUID] = want
+			}
 		}
 	}
-	return those(visible, func(g GPU) bool { return chosen[g.UUID] }), nil
+	return those(visible, func(g GPU) bool { return chosen[g.UUID] != "" }), nil
 }
 
 // Hides says which of the found processors no job can use, since CUDA_VISIBLE_DEVICES hides them or kernels do not run there; "" where there is none, or

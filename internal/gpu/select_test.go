@@ -32,6 +32,8 @@ func TestSelection(t *testing.T) {
 		{[]string{"MIG-bb22", "0"}, nil, "GPU-aa11 MIG-bb22"},
 		{[]string{"0", "all"}, nil, "the GPUs that are asked for cannot be used: all stands alone"},
 		{[]string{"7"}, nil, "the GPUs that are asked for cannot be used: there is no GPU 7; found: 0 (A100, GPU-aa11), 1 (A100 MIG 3g.20gb, MIG-bb11)"},
+		{[]string{"GPU-cc11", "2"}, nil, "the GPUs that are asked for cannot be used: GPU 2 (A100, GPU-cc11) is named twice, as GPU-cc11 and as 2; name it once"},
+		{[]string{"1", "MIG-bb22"}, nil, "the GPUs that are asked for cannot be used: GPU 1 (A100 MIG 3g.20gb, MIG-bb22) is named twice, as 1 and as MIG-bb22"},
 		{nil, new(""), ""},
 		{nil, new("-1"), ""},
 		{nil, new("0,2"), "GPU-aa11 GPU-cc11"},

@@ -64,6 +64,8 @@ func gpuEvents(log *zap.Logger) gpu.Events {
 			switch g.Health.Level {
 			case gpu.Healthy:
 				log.Info("a GPU is healthy again", fields...)
+			case gpu.Unknown:
+				log.Warn("the health of a GPU is not known; it gets stages", fields...)
 			case gpu.Degraded:
 				log.Warn("a GPU is degraded", fields...)
 			case gpu.Sick:
@@ -98,16 +100,29 @@ func faultsPath(state string) string { return filepath.Join(state, "gpus") }
 
 // readFaults returns what is kept of this boot. A record that is damaged keeps no daemon, and no job of the CPU, from going on.
 func readFaults(c Config, boot string) gpu.Faults {
-	var kept keptFaults
-	err := checkpoint.ReadRecord(faultsPath(c.StateDir), faultsKind, faultsVersion, &kept)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	kept, err := faultsOf(c.StateDir, boot)
+	if err != nil {
 		c.Log.Error("the errors that were kept of GPUs are lost; reset GPUs that were sick", zap.Error(err))
-	case kept.Boot == boot:
-		return kept.GPUs
 	}
-	return nil
+	return kept
+}
+
+// KeptFaults returns what the daemon of a state directory keeps of this boot of the host.
+func KeptFaults(state string) (gpu.Faults, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	return faultsOf(state, boot)
+}
+
+func faultsOf(state, boot string) (gpu.Faults, error) {
+	var kept keptFaults
+	err := checkpoint.ReadRecord(faultsPath(state), faultsKind, faultsVersion, &kept)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && kept.Boot != boot {
+		return nil, nil //nolint:nilnil // none are kept
+	}
+	return kept.GPUs, err
 }
 
 // bootID is what the kernel calls this boot of the host.

@@ -78,7 +78,7 @@ func TestASickGPUStaysSickOverARestart(t *testing.T) {
 	if got := level(d.Client.ClearGPU(t.Context(), "0")); got != gpu.Healthy {
 		t.Errorf("it is %s once it was cleared", got)
 	}
-	if _, err := d.Client.ClearGPU(t.Context(), "0"); err == nil || !strings.Contains(err.Error(), "nothing is kept of a GPU 0") {
+	if _, err := d.Client.ClearGPU(t.Context(), "0"); err == nil || !strings.Contains(err.Error(), "nothing is kept of GPU 0 (A100, GPU-") {
 		t.Errorf("cleared twice: %v", err)
 	}
 	d.Stop(t)
