@@ -61,7 +61,7 @@ func testRestarts(t *testing.T, to, unit, program string) {
 		fmt.Fprintf(&script, "systemctl --user start --no-block %s\n", e.name)
 	}
 	write(t, filepath.Join(dir, "refused.yaml"), "sockt: /x\n")
-	write(t, filepath.Join(dir, "read-only.yaml"), "state_dir: /proc/state\n")
+	write(t, filepath.Join(dir, "read-only.yaml"), fmt.Sprintf("state_dir: %s/fixed/state\nsocket: %[1]s/fixed.sock\n", dir))
 	for _, e := range endings {
 		if e.how != "" {
 			fmt.Fprintf(&script, "UNIT=%s; until_shows $UNIT 'active success 0' >/dev/null\n", e.name)
@@ -97,6 +97,8 @@ func underSystemd(t *testing.T, dir, group, script string) string {
 mount --make-rprivate /
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /run
+mkdir $DIR/fixed
+mount -t tmpfs -o ro tmpfs $DIR/fixed
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p /run/systemd/system /run/user
 export HOME=$DIR XDG_CONFIG_HOME=$DIR/config XDG_RUNTIME_DIR=/run/user
