@@ -103,6 +103,7 @@ type rig struct {
 	nodes []coordinator.Node
 	agent *fragile // of the first
 	stop  func()
+	ended chan struct{} // closed when the coordinator has
 	*coordinator.Coordinator
 }
 
@@ -145,7 +146,7 @@ func (r *rig) kill(node int) {
 // leave ends the coordinator as when Raft fails, which leaves the workers.
 func (r *rig) leave() {
 	close(r.raft.failed)
-	synctest.Wait()
+	<-r.ended
 	r.stop()
 	r.raft.failed = make(chan struct{})
 }
@@ -163,7 +164,12 @@ func (r *rig) start() {
 	if err := r.Adopt(ctx); err != nil {
 		r.t.Fatal(err)
 	}
-	go r.Run(ctx)
+	running, ended := r.Coordinator, make(chan struct{})
+	r.ended = ended
+	go func() {
+		running.Run(ctx)
+		close(ended)
+	}()
 }
 
 // submit submits a job with a stage for each node.
