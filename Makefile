@@ -114,7 +114,7 @@ test-cuda-emulated: deps ## the device on graphics processors, on a driver that 
 	@$(call need,g++,command -v g++,the tests are skipped)
 	$(TEST) $(CUDA_TAGS) ./stage/device/cuda/... ./stage/device/pick ./stage/layer ./internal/gpu/...
 	$(TEST) $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
-	$(TEST) $(CUDA_TAGS) -run GPU ./cmd/avgpiped ./internal/profile
+	$(TEST) $(CUDA_TAGS) -run 'GPU|Librar|Handle|NCCL|Probe' ./cmd/avgpiped ./internal/profile
 	$(TEST) $(CUDA_TAGS) ./bench/gpu
 
 .PHONY: gpu-smoke

@@ -83,7 +83,7 @@ func TestEveryStepPasses(t *testing.T) {
 func TestWithoutADriverTheRunFailsAndSaysWhatIsMissing(t *testing.T) {
 	o := options{driver: "no/libcuda.so.1", limit: time.Minute, toy: true, out: filepath.Join(t.TempDir(), "report.json"), parts: "driver,conformance,training,peak"}
 	err := smoke(t.Context(), o)
-	for _, want := range []string{"driver, conformance, training failed", "no CUDA device: no/libcuda.so.1: cannot open"} {
+	for _, want := range []string{"driver, conformance, training failed", "no CUDA device: no/libcuda.so.1: not found"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, expected it to say %q", err, want)
 		}
