@@ -62,8 +62,10 @@ ifneq ($(ONEDNN),no)
 endif
 
 .PHONY: test-deps
-test-deps: deps ## the same, and what tests compare with: systemd-analyze, and PyTorch (about 600 MB, a minute)
+test-deps: deps ## the same, and what tests use: systemd-analyze, network namespaces, and PyTorch (about 600 MB, a minute)
 	@$(call need,systemd,command -v systemd-analyze,its checks of the unit file are skipped)
+	@$(call need,iproute2,command -v ip && command -v tc,tests of several hosts are skipped)
+	@$(call need,nftables,command -v nft,tests of several hosts are skipped)
 	@$(call need,python3-torch,/usr/bin/python3 -c 'import torch',exported models are not compared with PyTorch)
 
 ##@ Build

@@ -79,7 +79,7 @@ func once(do func(context.Context, *testbed) error) apply {
 // halted applies a fault while nothing runs, and then lets the daemon start.
 func halted(do apply) apply {
 	return func(ctx context.Context, w *testbed) (func() error, error) {
-		defer w.daemon.release()
+		defer w.daemon.Release()
 		if err := w.halt(ctx); err != nil {
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func onWorker(do func(pids ...int) (func() error, error)) apply {
 
 // halt ends the daemon and all workers at once and keeps them away until release.
 func (w *testbed) halt(ctx context.Context) error {
-	if _, err := w.daemon.hold(ctx, syscall.SIGKILL); err != nil {
+	if _, err := w.daemon.Hold(ctx, syscall.SIGKILL); err != nil {
 		return err
 	}
 	return rig.Poll(ctx, stopBound, "the end of all processes", func() bool {

@@ -259,12 +259,12 @@ func refused(file func(*testbed) string, do damage) apply {
 			return err
 		}
 		said := len(w.logText())
-		_, ends := w.daemon.now()
+		_, ends := w.daemon.Now()
 		ended := func() bool {
-			_, now := w.daemon.now()
+			_, now := w.daemon.Now()
 			return len(now) > len(ends)
 		}
-		w.daemon.release()
+		w.daemon.Release()
 		if err := rig.Poll(ctx, startBound, "a refusal of "+name, func() bool { return ended() || w.answered(ctx) }); err != nil {
 			return err
 		}

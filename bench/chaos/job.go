@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
@@ -111,7 +112,7 @@ type trialJob struct {
 
 // watch follows a job until ctx ends, across daemons that come and go, and notes what must never be seen.
 func (w *testbed) watch(ctx context.Context, j *trialJob) {
-	for ; ctx.Err() == nil; pause(ctx, 20*time.Millisecond) {
+	for ; ctx.Err() == nil; rig.Pause(ctx, 20*time.Millisecond) {
 		if status, err := w.client.Job(ctx, j.id); err == nil {
 			w.see(j, status)
 		}

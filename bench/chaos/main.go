@@ -9,12 +9,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/avgpipe/avgpipe/bench/internal/hosts"
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 )
 
@@ -48,11 +47,11 @@ func main() {
 // run runs the trials, as root in namespaces: no mount and no process outlives the program, however it ends.
 func run(ctx context.Context, o options) ([]report.Figure, error) {
 	if os.Getuid() == 0 && !o.inside {
-		return nil, again(ctx)
+		return nil, hosts.Enter(ctx)
 	}
 	if o.inside {
-		if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-			return nil, fmt.Errorf("mount /proc: %w", err)
+		if err := hosts.Prepare(); err != nil {
+			return nil, err
 		}
 	}
 	table, err := choose(o.faults)
@@ -72,16 +71,6 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 		defer os.Remove(o.keep) //nolint:errcheck // it stays when there is something in it
 	}
 	return campaign(ctx, o, table)
-}
-
-// again runs this program in a mount and a process namespace of its own.
-func again(ctx context.Context) error {
-	command := exec.CommandContext(ctx, "/proc/self/exe", append([]string{"-inside"}, os.Args[1:]...)...)
-	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
-	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
-	command.WaitDelay = stopBound
-	return command.Run()
 }
 
 // choose returns the faults that trials draw from.

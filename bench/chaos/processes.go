@@ -26,26 +26,26 @@ func killWorkers(ctx context.Context, w *testbed) error {
 			return err
 		}
 		// The next workers may not be there yet; that is as random as the rest.
-		pause(ctx, time.Duration(w.random.Int64N(int64(300*time.Millisecond))))
+		rig.Pause(ctx, time.Duration(w.random.Int64N(int64(300*time.Millisecond))))
 	}
 	return nil
 }
 
-func killDaemon(ctx context.Context, w *testbed) error { return w.daemon.end(ctx, syscall.SIGKILL) }
+func killDaemon(ctx context.Context, w *testbed) error { return w.daemon.End(ctx, syscall.SIGKILL) }
 
-func crashDaemon(ctx context.Context, w *testbed) error { return w.daemon.end(ctx, syscall.SIGABRT) }
+func crashDaemon(ctx context.Context, w *testbed) error { return w.daemon.End(ctx, syscall.SIGABRT) }
 
 // stopDaemon expects that a daemon which answers ends in order.
 func stopDaemon(ctx context.Context, w *testbed) error {
-	defer w.daemon.release()
+	defer w.daemon.Release()
 	if err := w.answers(ctx); err != nil {
 		return err
 	}
-	end, err := w.daemon.hold(ctx, syscall.SIGTERM)
+	end, err := w.daemon.Hold(ctx, syscall.SIGTERM)
 	if err != nil {
 		return err
 	}
-	if end != inOrder {
+	if end != rig.InOrder {
 		return fmt.Errorf("the daemon ended on SIGTERM with %s", end)
 	}
 	if left := w.processes(asWorker); len(left) > 0 {
@@ -83,7 +83,7 @@ func freezeAll(_ context.Context, w *testbed) (func() error, error) {
 
 // freezeDaemon expects that a daemon which was away itself spares its workers. One may end meanwhile by an earlier fault.
 func freezeDaemon(ctx context.Context, w *testbed) error {
-	pid := w.daemon.pid()
+	pid := w.daemon.PID()
 	if pid == 0 {
 		return nil
 	}
@@ -93,11 +93,11 @@ func freezeDaemon(ctx context.Context, w *testbed) error {
 		return errors.Join(err, undo())
 	}
 	asleep := responseTimeout/2 + time.Duration(w.random.Int64N(int64(2*responseTimeout)))
-	pause(ctx, asleep)
+	rig.Pause(ctx, asleep)
 	if err := undo(); err != nil {
 		return err
 	}
-	pause(ctx, responseTimeout)
+	rig.Pause(ctx, responseTimeout)
 	for id, after := range w.training() {
 		if was, known := before[id]; known && was.Generation != after.Generation && strings.Contains(after.Reason, "has not answered for") {
 			return fmt.Errorf("job %s went from generation %d to %d when its daemon was frozen for %v: %s", id, was.Generation, after.Generation, asleep, after.Reason)
@@ -156,7 +156,7 @@ func limitFiles(pids ...int) (func() error, error) {
 
 // limitDaemonFiles spares a daemon that is just starting: the Go runtime itself needs a descriptor then.
 func limitDaemonFiles(ctx context.Context, w *testbed) (func() error, error) {
-	if pid := w.daemon.pid(); pid != 0 && w.answered(ctx) {
+	if pid := w.daemon.PID(); pid != 0 && w.answered(ctx) {
 		return limitFiles(pid)
 	}
 	return nil, nil
@@ -187,23 +187,23 @@ func secondDaemon(ctx context.Context, w *testbed) error {
 
 // respell kills the daemon and starts it with another spelling of its directory. No job may have two workers then.
 func respell(ctx context.Context, w *testbed) error {
-	defer w.daemon.release()
+	defer w.daemon.Release()
 	link := filepath.Join(w.dir, "link")
 	if err := os.Symlink(w.base, link); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	if _, err := w.daemon.hold(ctx, syscall.SIGKILL); err != nil {
+	if _, err := w.daemon.Hold(ctx, syscall.SIGKILL); err != nil {
 		return err
 	}
 	w.state = pick(w, []string{w.base, link})
 	if err := w.configure("info"); err != nil {
 		return err
 	}
-	w.daemon.release()
+	w.daemon.Release()
 	if err := w.answers(ctx); err != nil {
 		return err
 	}
-	pause(ctx, 500*time.Millisecond)
+	rig.Pause(ctx, 500*time.Millisecond)
 	workers := map[string]int{}
 	for _, pid := range w.processes(asWorker) {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -225,11 +225,11 @@ func reload(ctx context.Context, w *testbed) error {
 	if err := os.WriteFile(w.config(), []byte("sockt: /x\n"), 0o600); err != nil {
 		return err
 	}
-	if w.daemon.pid() != 0 && w.answers(ctx) == nil {
-		if err := w.daemon.signal(syscall.SIGHUP); err != nil {
+	if w.daemon.PID() != 0 && w.answers(ctx) == nil {
+		if err := w.daemon.Signal(syscall.SIGHUP); err != nil {
 			return err
 		}
-		pause(ctx, 100*time.Millisecond)
+		rig.Pause(ctx, 100*time.Millisecond)
 	}
-	return errors.Join(w.configure("debug"), w.daemon.signal(syscall.SIGHUP))
+	return errors.Join(w.configure("debug"), w.daemon.Signal(syscall.SIGHUP))
 }

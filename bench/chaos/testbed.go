@@ -34,7 +34,7 @@ type testbed struct {
 	seed    uint64
 	mounts  bool // file systems can be mounted
 	verbose bool
-	daemon  *supervisor
+	daemon  *rig.Supervisor
 	client  *api.Client
 	random  *rand.Rand // of whoever applies faults
 	jobs    []*trialJob
@@ -155,14 +155,6 @@ const (
 
 // processes returns the running processes whose command line names something in the trial's directory, and holds what.
 func (w *testbed) processes(what string) []int { return rig.Processes(what, w.dir+"/") }
-
-// pause waits for a time.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
 
 // signalAll signals processes. One that has ended is no error.
 func signalAll(pids []int, sig syscall.Signal) error {

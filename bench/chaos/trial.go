@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -95,7 +96,9 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 	}
 	defer func() { err = errors.Join(err, w.remove()) }()
 	w.say("%v", &p)
-	w.daemon = supervise(ctx, w)
+	w.daemon = rig.Supervise(ctx, rig.SupervisorConfig{
+		Command: func() *exec.Cmd { return exec.Command(w.program, "--config", w.config()) }, Log: w.log(), Bound: startBound, //nolint:noctx // it is ended by signals alone
+	})
 	err = w.applyFaults(ctx, &p)
 	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.family == "missing" }) {
 		w.leftovers = nil // they may have been away at the start that would have removed them
@@ -188,7 +191,7 @@ type force struct {
 // endAll waits until every fault in force has lasted long enough, and undoes it, the last one first.
 func (w *testbed) endAll(ctx context.Context) (err error) {
 	for _, f := range slices.Backward(w.inForce) {
-		pause(ctx, time.Until(f.till))
+		rig.Pause(ctx, time.Until(f.till))
 		w.say("end of %s", f.name)
 		if undone := f.undo(); undone != nil {
 			err = errors.Join(err, fmt.Errorf("undo %s: %w", f.name, undone))
@@ -204,7 +207,7 @@ func (w *testbed) moment(ctx context.Context, e event) {
 		s := w.jobs[0].status()
 		return s.CommittedRound >= e.round || s.State.Ended() || e.fault.tuned && s.State != api.Queued
 	})
-	pause(ctx, e.delay)
+	rig.Pause(ctx, e.delay)
 }
 
 // done waits for the end of all jobs.
@@ -247,15 +250,14 @@ func (w *testbed) checkResults(ctx context.Context, references map[string]result
 
 // end ends the daemon in order and checks that nothing is left.
 func (w *testbed) end(ctx context.Context) error {
-	how, err := w.daemon.hold(ctx, syscall.SIGTERM)
+	how, err := w.daemon.Hold(ctx, syscall.SIGTERM)
 	switch {
 	case err != nil:
-		err = errors.Join(err, w.daemon.signal(syscall.SIGKILL))
-	case how != inOrder:
+		err = errors.Join(err, w.daemon.Signal(syscall.SIGKILL))
+	case how != rig.InOrder:
 		err = fmt.Errorf("the daemon ended on SIGTERM with %s", how)
 	}
-	w.daemon.stop()
-	w.daemon.joined.Wait()
+	w.daemon.Close()
 	if left := w.processes(""); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("processes %v are left", left), signalAll(left, syscall.SIGKILL))
 	}

@@ -1,0 +1,156 @@
+package hosts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
+)
+
+// TestMain makes this binary the program that is entered, a server on a host, and a client.
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 {
+		os.Exit(m.Run())
+	}
+	var err error
+	switch os.Args[1] {
+	case InsideFlag:
+		err = inside(context.Background())
+	case "serve":
+		err = serve(os.Args[2])
+	case "ask":
+		err = ask(os.Args[2])
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// TestHosts runs inside in namespaces of its own.
+func TestHosts(t *testing.T) {
+	for _, program := range []string{"ip", "tc", "nft"} {
+		if _, err := exec.LookPath(program); err != nil || os.Getuid() != 0 {
+			envtest.Missing(t, "network namespaces need root and the programs ip, tc and nft")
+		}
+	}
+	if err := Enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// inside checks that hosts reach each other, unless they are cut off, and that a slow one is slow.
+func inside(ctx context.Context) error {
+	if err := Prepare(); err != nil {
+		return err
+	}
+	n, err := New(ctx, "a", "b", "c")
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	server := n.Host("b").Command(self, "serve", n.Host("b").Address+":9000")
+	server.Stderr = os.Stderr
+	out, err := server.StdoutPipe()
+	if err == nil {
+		err = server.Start()
+	}
+	if err == nil {
+		_, err = io.ReadFull(out, make([]byte, 1)) // it listens
+	}
+	if err != nil {
+		return err
+	}
+	once := func(from string) error {
+		said, err := n.Host(from).Command(self, "ask", n.Host("b").Address+":9000").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s asks b: %w: %s", from, err, said)
+		}
+		return nil
+	}
+	asked := func(from string) (err error) { // neighbours that were away are looked for from time to time
+		for range 20 {
+			if err = once(from); err == nil {
+				break
+			}
+		}
+		return err
+	}
+	err = errors.Join(asked("a"), asked("c"), asked("b"))
+	heal, cutErr := n.Cut(ctx, []string{"a"}, []string{"b", "c"})
+	if err = errors.Join(err, cutErr); err != nil {
+		return err
+	}
+	if once("a") == nil || asked("c") != nil {
+		return errors.New("a reaches b although it is cut off, or c does not although it is not")
+	}
+	err = errors.Join(heal(), asked("a"))
+	plug, unplugErr := n.Unplug(ctx, "c")
+	if err = errors.Join(err, unplugErr); err != nil {
+		return err
+	}
+	if once("c") == nil {
+		return errors.New("c reaches b without a wire")
+	}
+	if err := errors.Join(plug(), asked("c")); err != nil {
+		return err
+	}
+	if err := n.Limit(ctx, "a", 8e6); err != nil {
+		return err
+	}
+	qdisc, err := n.Host("a").Command("tc", "qdisc", "show", "dev", "eth0").Output()
+	if err == nil && !bytes.Contains(qdisc, []byte("tbf")) {
+		err = fmt.Errorf("the limit is not there: %s", qdisc)
+	}
+	return errors.Join(err, asked("a"), n.Limit(ctx, "a", 0), server.Process.Kill())
+}
+
+func serve(address string) error {
+	listener, err := net.Listen("tcp", address) //nolint:noctx // the process is killed
+	if err != nil {
+		return err
+	}
+	fmt.Print("!")
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		_, _ = io.Copy(conn, io.LimitReader(conn, 5)) // the client says whether that worked
+		conn.Close()
+	}
+}
+
+func ask(address string) error {
+	conn, err := net.DialTimeout("tcp", address, 300*time.Millisecond) //nolint:noctx // it has a bound
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.Copy(conn, strings.NewReader("hello")); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(conn)
+	if err == nil && string(answer) != "hello" {
+		err = fmt.Errorf("answer %q", answer)
+	}
+	return err
+}
