@@ -220,4 +220,6 @@ type Error struct {
 	Code     Code                `json:"code"`
 	Message  string              `json:"error"`              // for people; it may change
 	Problems strictyaml.Problems `json:"problems,omitempty"` // of a refused job file
+
+	RetryAfter time.Duration `json:"-"` // when to ask again what is unavailable or was asked too often; 0: nothing is said of it
 }

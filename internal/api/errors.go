@@ -29,6 +29,7 @@ const (
 	Conflict         Code = "conflict"           // the job's state, or that of several with the name, does not allow it
 	TooLarge         Code = "too_large"          // the body is longer than the server reads
 	RefusedFile      Code = "refused"            // the job file cannot be run; problems say where and why
+	TooManyRequests  Code = "too_many_requests"  // this user asks too often; the header Retry-After says when to ask again
 	Internal         Code = "internal"           // a fault of the daemon; its log says more
 	Unavailable      Code = "unavailable"        // the daemon is starting, stopping or without a leader; asking again later helps
 )
@@ -37,7 +38,7 @@ const (
 var codes = map[int]Code{
 	http.StatusBadRequest: BadRequest, http.StatusForbidden: Forbidden, http.StatusNotFound: NotFound,
 	http.StatusMethodNotAllowed: MethodNotAllowed, http.StatusConflict: Conflict, http.StatusRequestEntityTooLarge: TooLarge,
-	http.StatusUnprocessableEntity: RefusedFile, http.StatusInternalServerError: Internal, http.StatusServiceUnavailable: Unavailable,
+	http.StatusTooManyRequests: TooManyRequests, http.StatusUnprocessableEntity: RefusedFile, http.StatusInternalServerError: Internal, http.StatusServiceUnavailable: Unavailable,
 }
 
 // CodeOf returns the code of a status of HTTP that is not 2xx.

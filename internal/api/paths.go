@@ -25,6 +25,14 @@ const DefaultSocket = "/run/avgpipe/avgpiped.sock"
 // ContentTypeStream is that of answers with one JSON value per line.
 const ContentTypeStream = "application/x-ndjson"
 
+// Headers of answers.
+const (
+	// HeaderRequest is the id of the request, by which the audit logs of the nodes name it.
+	HeaderRequest = "Avgpipe-Request"
+	// HeaderAge says that no node leads: how old what is answered is, in seconds. What has happened since is not in it.
+	HeaderAge = "Avgpipe-Age"
+)
+
 // VersionInfo says which program a daemon is.
 type VersionInfo struct {
 	Version string `json:"version"`

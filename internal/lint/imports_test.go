@@ -105,13 +105,14 @@ var mayImport = map[string][]string{
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
 		"internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
-		"internal/access", "internal/server", "job", "schedule", "stage/model", "tuner",
+		"internal/access", "internal/audit", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/modeldir", "internal/nearest", "internal/outputdir",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/shard", "internal/trace", "internal/words",
 		"internal/worker/control",
 	},
-	"internal/server": {"internal/access", "internal/api", "internal/gpu", "job"},
+	"internal/audit":  nil,
+	"internal/server": {"internal/access", "internal/api", "internal/audit", "internal/gpu", "job"},
 
 	// Programs.
 	"cmd/avgpiped": {

@@ -14,7 +14,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/admission"
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -71,7 +70,7 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 	if n.stopping() {
 		return nil, api.Errorf(http.StatusServiceUnavailable, "%s %s: the daemon is stopping", verb, r.File)
 	}
-	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: access.User(peer), Host: admission.Host{
+	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: peer.User, Host: admission.Host{
 		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), NoGPU: n.noGPU(),
 		Reserved: reserved(n.config.StateDir), Pending: n.pendingOutputs(),
 	}})

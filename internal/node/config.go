@@ -160,6 +160,9 @@ func (c Config) Validate() error {
 // raftDir holds Raft's log and snapshots.
 func raftDir(state string) string { return filepath.Join(state, "raft") }
 
+// auditPath is the record of changes and refusals.
+func auditPath(state string) string { return filepath.Join(state, "audit.log") }
+
 // AvailableCores lists the cores that this process may use.
 func AvailableCores() ([]int, error) {
 	var set unix.CPUSet

@@ -5,6 +5,7 @@
 //
 //	STATE/lock             the daemon that holds the directory
 //	STATE/identity         this node's name; it is there once the state was begun
+//	STATE/audit.log        who changed what, and who was refused
 //	STATE/raft/            jobs, generations and committed rounds (package cluster)
 //	STATE/jobs/ID/         a job: its worker's assignment, socket and log, its shards, its last status
 //	STATE/plans/           what was chosen for jobs with open counts

@@ -13,6 +13,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/admission"
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/audit"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/gpu"
@@ -37,6 +38,7 @@ type node struct {
 	exports     *exporter
 	readers     readers
 	gpus        *gpu.Monitor
+	audit       *audit.Log
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
@@ -59,6 +61,11 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
+	book, err := audit.Open(audit.Config{Path: auditPath(c.StateDir), Log: c.Log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, book.Close()) }()
 	id, raft, err := openState(ctx, c)
 	if err != nil {
 		return err
@@ -73,7 +80,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer here.Close()
 	here.Tidy(ctx, raft.State())
-	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now(), gpus: gpus}
+	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now(), gpus: gpus, audit: book}
 	n.exports = &exporter{node: n, records: map[string]exportRecord{}}
 	n.coordinator = coordinator.New(coordinator.Config{
 		Nodes: []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), GPUs: gpus.GPUs, Excludes: gpus.Excludes, Agent: here}}, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
@@ -124,7 +131,7 @@ func (n *node) run(ctx context.Context) error {
 	}
 	group, running := errgroup.WithContext(ctx) // ends with ctx, or when one of the parts fails
 	group.Go(func() error {
-		return server.Serve(background, server.Config{Listener: listener, Backend: n, Log: n.log, AdminGroup: n.config.AdminGroup})
+		return server.Serve(background, server.Config{Listener: listener, Backend: n, Log: n.log, AdminGroup: n.config.AdminGroup, Audit: n.audit.Write})
 	})
 	if monitoring != nil {
 		group.Go(func() error { return server.ServeMonitoring(background, monitoring, n, n.log) })

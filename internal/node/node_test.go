@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node"
@@ -177,7 +178,7 @@ func TestCancelCommitsAndEnds(t *testing.T) {
 	if len(modelFiles(t, d, running)) == 0 {
 		t.Error("a cancelled job has no model")
 	}
-	who := (server.Peer{UID: uint32(os.Getuid())}).String()
+	who := (server.Peer{User: access.User{UID: uint32(os.Getuid())}}).String()
 	if !strings.HasPrefix(after.Reason, "cancelled by "+who+"; ") || after.Ended == nil {
 		t.Errorf("the reason does not say that %s did it, or when: %+v", who, after)
 	}

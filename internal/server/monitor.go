@@ -23,15 +23,15 @@ type Check struct {
 func (h *handler) monitoring() []route {
 	return []route{
 		{
-			method: http.MethodGet, path: api.PathMetrics, name: "metrics", who: anyone, does: "Send metrics in the text format of Prometheus.",
+			method: http.MethodGet, path: api.PathMetrics, name: "metrics", who: anyone, here: true, does: "Send metrics in the text format of Prometheus.",
 			contentType: "text/plain", plain: metricsHandler(h.backend, h.log),
 		},
 		{
-			method: http.MethodGet, path: api.PathHealth, name: "healthz", who: anyone, does: "Answer, as long as the process lives.",
+			method: http.MethodGet, path: api.PathHealth, name: "healthz", who: anyone, here: true, does: "Answer, as long as the process lives.",
 			contentType: "text/plain", plain: http.HandlerFunc(healthz),
 		},
 		{
-			method: http.MethodGet, path: api.PathReady, name: "readyz", who: anyone,
+			method: http.MethodGet, path: api.PathReady, name: "readyz", who: anyone, here: true,
 			does: "Say whether the daemon can do its work, a line for each condition; 503 when one does not hold.", contentType: "text/plain", plain: readyz(h.backend),
 		},
 	}

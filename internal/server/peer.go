@@ -12,8 +12,32 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 )
 
-// Peer is the user at the other end of a connection, as the kernel knows it: the primary group comes first.
-type Peer access.User
+// Role says what somebody may do who asks over the network, as a certificate has it.
+type Role string
+
+// The roles. A viewer may read what it owns, and what everybody may see. Who submits owns jobs, too. An administrator may do everything.
+const (
+	Viewer    Role = "view"
+	Submitter Role = "submit"
+	Admin     Role = "admin"
+)
+
+// roleNode is that of nodes, which pass on what others ask.
+const roleNode = "node"
+
+// Peer is who asks. Of a unix socket it is the user at the other end, as the kernel knows it: the primary group comes first. Users have
+// the same ids on all hosts.
+type Peer struct {
+	access.User
+	// Name is the user's, as a certificate or another node has it; empty: as this host does.
+	Name string `json:"name,omitempty"`
+	// Role is what the peer may do; empty: it asks on a unix socket of this host, and the user's id and groups decide.
+	Role Role `json:"role,omitempty"`
+	// From is the address that the peer asks from, or unix.
+	From string `json:"from"`
+	// Via is the node that passed the request on; empty: none did.
+	Via string `json:"-"`
+}
 
 type askerKey struct{}
 
@@ -23,13 +47,16 @@ type asker struct {
 	err  error
 }
 
-// withPeer keeps the peer of a connection for the requests that come over it.
+// withPeer keeps the peer of a unix socket's connection for the requests that come over it.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
+	if _, unix := c.(*net.UnixConn); !unix {
+		return ctx // a certificate says it, with each request
+	}
 	peer, err := peerOf(c)
 	return context.WithValue(ctx, askerKey{}, asker{peer, err})
 }
 
-// peerFrom returns what withPeer kept.
+// peerFrom returns who makes a request.
 func peerFrom(ctx context.Context) (Peer, error) {
 	a, ok := ctx.Value(askerKey{}).(asker)
 	if !ok {
@@ -61,7 +88,7 @@ func peerOf(c net.Conn) (Peer, error) {
 			failed = fmt.Errorf("peer: SO_PEERGROUPS: %w", err)
 			return
 		}
-		peer = Peer{UID: cred.Uid, GIDs: append([]uint32{cred.Gid}, groups...)}
+		peer = Peer{User: access.User{UID: cred.Uid, GIDs: append([]uint32{cred.Gid}, groups...)}, From: "unix"}
 	})
 	return peer, errors.Join(err, failed)
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"os"
@@ -16,16 +17,21 @@ import (
 type right string
 
 const (
-	anyone right = "Whoever may open the socket."
-	owner  right = "The owner of the job, and administrators."
-	admin  right = "Administrators."
+	anyone    right = "Whoever may open the socket, or has a certificate."
+	submitter right = "Whoever may open the socket, or has a certificate with the role submit or admin."
+	owner     right = "The owner of the job, and administrators. A certificate with the role view may only read."
+	admin     right = "Administrators."
 )
 
-// rights decide who may do what. Root and the daemon's own user are administrators, and so are the members of a group.
+// rights decide who may do what. On a unix socket root and the daemon's own user are administrators, and so are the members of a group;
+// elsewhere the certificate says it.
 type rights struct{ adminGroup string }
 
 // administers reports whether a user is an administrator.
 func (a rights) administers(p Peer) bool {
+	if p.Role != "" {
+		return p.Role == Admin
+	}
 	if p.UID == 0 || int(p.UID) == os.Geteuid() {
 		return true
 	}
@@ -51,6 +57,9 @@ func (a rights) forbidden(p Peer, s *api.JobStatus) error {
 
 // join says how a user becomes an administrator.
 func (a rights) join(p Peer) string {
+	if p.Role != "" {
+		return "your certificate has the role " + string(p.Role) + ": an administrator makes a token for another (avgpiped token --role admin)"
+	}
 	return fmt.Sprintf("to become a member: sudo usermod -aG %s %s, then log in again", a.adminGroup, UserName(p.UID))
 }
 
@@ -66,15 +75,19 @@ func (h *handler) guard(need right, next http.Handler) http.Handler {
 }
 
 func (h *handler) permit(need right, r *http.Request) error {
-	if need == anyone {
-		return nil
+	if need == anyone && r.TLS == nil {
+		return nil // also of the port of metrics, where nobody is known
 	}
 	peer, err := peerFrom(r.Context())
 	if err != nil {
 		return api.Errorf(http.StatusForbidden, "%s %s: who asks is not known: %v", r.Method, r.URL.Path, err)
 	}
+	if read := r.Method == http.MethodGet || r.Method == http.MethodHead; !read && peer.Role == Viewer {
+		return api.Errorf(http.StatusForbidden, "%s %s: your certificate, of %s, has the role view, which may only read; %s", r.Method, r.URL.Path, peer, h.rights.join(peer))
+	}
 	switch need {
-	case anyone:
+	case anyone, submitter:
+		return nil
 	case admin:
 		if !h.rights.administers(peer) {
 			return api.Errorf(http.StatusForbidden, "%s %s: you are %s, and only root and members of the group %s may do this; %s",
@@ -108,7 +121,9 @@ func (h *handler) visible(r *http.Request, jobs []api.JobStatus) []api.JobStatus
 }
 
 // String names the user for people: "ada (uid 1000)".
-func (p Peer) String() string { return describeUser(UserName(p.UID), p.UID) }
+func (p Peer) String() string { return describeUser(p.userName(), p.UID) }
+
+func (p Peer) userName() string { return cmp.Or(p.Name, UserName(p.UID)) }
 
 func describeUser(name string, uid uint32) string {
 	if name == strconv.FormatUint(uint64(uid), 10) {

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/envtest"
 )
@@ -131,10 +132,10 @@ func TestAJobIsItsOwners(t *testing.T) {
 				peer  Peer
 				group string
 			}{
-				"the owner":           {Peer{UID: 1234}, "no-such-group"},
-				"root":                {Peer{UID: 0}, "no-such-group"},
-				"the daemon's user":   {Peer{UID: uint32(os.Geteuid())}, "no-such-group"},
-				"a member of a group": {Peer{UID: stranger, GIDs: []uint32{54322, uint32(os.Getgid())}}, mine.Name},
+				"the owner":           {Peer{User: access.User{UID: 1234}}, "no-such-group"},
+				"root":                {Peer{User: access.User{UID: 0}}, "no-such-group"},
+				"the daemon's user":   {Peer{User: access.User{UID: uint32(os.Geteuid())}}, "no-such-group"},
+				"a member of a group": {Peer{User: access.User{UID: stranger, GIDs: []uint32{54322, uint32(os.Getgid())}}}, mine.Name},
 			} {
 				if w := ask(t, b, asker{peer: c.peer}, c.group, method, path); w.Code/100 != 2 {
 					t.Errorf("%s %s for %s: %d %s", method, path, what, w.Code, w.Body)
@@ -142,7 +143,7 @@ func TestAJobIsItsOwners(t *testing.T) {
 			}
 			b.asked = nil
 			for what, who := range map[string]asker{
-				"a stranger":        {peer: Peer{UID: stranger, GIDs: []uint32{54322}}},
+				"a stranger":        {peer: Peer{User: access.User{UID: stranger, GIDs: []uint32{54322}}}},
 				"nobody that known": {err: io.ErrUnexpectedEOF},
 			} {
 				w := ask(t, b, who, mine.Name, method, path)
@@ -155,13 +156,13 @@ func TestAJobIsItsOwners(t *testing.T) {
 }
 
 func TestForbiddenSaysWhoMay(t *testing.T) {
-	w := ask(t, &private{owner: 1234}, asker{peer: Peer{UID: stranger}}, "avgpipe-admin", "POST", api.PathJobs+"/7/cancel")
+	w := ask(t, &private{owner: 1234}, asker{peer: Peer{User: access.User{UID: stranger}}}, "avgpipe-admin", "POST", api.PathJobs+"/7/cancel")
 	for _, says := range []string{"job 7 (theirs) belongs to them (uid 1234)", "you are uid 54321", "usermod -aG avgpipe-admin 54321"} {
 		if !strings.Contains(w.Body.String(), says) {
 			t.Errorf("no %q in %s", says, w.Body)
 		}
 	}
-	if w := ask(t, &private{}, asker{peer: Peer{UID: stranger}}, "", "GET", api.PathJobs+"/8"); w.Code != http.StatusNotFound {
+	if w := ask(t, &private{}, asker{peer: Peer{User: access.User{UID: stranger}}}, "", "GET", api.PathJobs+"/8"); w.Code != http.StatusNotFound {
 		t.Errorf("a job that does not exist: %d %s", w.Code, w.Body)
 	}
 }
@@ -169,7 +170,7 @@ func TestForbiddenSaysWhoMay(t *testing.T) {
 func TestTheListShowsOfOthersWhatIsPublic(t *testing.T) {
 	b := &private{owner: 1234}
 	var jobs []api.JobStatus
-	w := ask(t, b, asker{peer: Peer{UID: stranger}}, "no-such-group", "GET", api.PathJobs)
+	w := ask(t, b, asker{peer: Peer{User: access.User{UID: stranger}}}, "no-such-group", "GET", api.PathJobs)
 	if err := json.Unmarshal(w.Body.Bytes(), &jobs); err != nil || len(jobs) != 1 {
 		t.Fatalf("%v: %s", err, w.Body)
 	}
@@ -178,7 +179,7 @@ func TestTheListShowsOfOthersWhatIsPublic(t *testing.T) {
 		strings.Contains(w.Body.String(), "business") {
 		t.Errorf("others see %s", w.Body)
 	}
-	if w := ask(t, b, asker{peer: Peer{UID: 1234}}, "no-such-group", "GET", api.PathJobs); !strings.Contains(w.Body.String(), "business") {
+	if w := ask(t, b, asker{peer: Peer{User: access.User{UID: 1234}}}, "no-such-group", "GET", api.PathJobs); !strings.Contains(w.Body.String(), "business") {
 		t.Errorf("the owner sees %s", w.Body)
 	}
 }
@@ -186,7 +187,7 @@ func TestTheListShowsOfOthersWhatIsPublic(t *testing.T) {
 func TestEveryRouteDeclaresWhoMayUseIt(t *testing.T) {
 	for _, r := range (&handler{backend: &private{}, log: zap.NewNop()}).routes() {
 		ofJob := strings.Contains(r.path, "{job}")
-		if !slices.Contains([]right{anyone, owner, admin}, r.who) || ofJob != (r.who == owner) {
+		if !slices.Contains([]right{anyone, submitter, owner, admin}, r.who) || ofJob != (r.who == owner) {
 			t.Errorf("%s %s is for %q", r.method, r.path, r.who)
 		}
 	}
@@ -200,11 +201,11 @@ func (b *private) ClearGPU(_ context.Context, ref string, _ Peer) ([]api.NodeSta
 func TestAGPUIsClearedByAdministrators(t *testing.T) {
 	b := &private{}
 	path := api.PathGPUs + "/GPU-a/clear"
-	w := ask(t, b, asker{peer: Peer{UID: stranger}}, "no-such-group", http.MethodPost, path)
+	w := ask(t, b, asker{peer: Peer{User: access.User{UID: stranger}}}, "no-such-group", http.MethodPost, path)
 	if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "usermod -aG no-such-group 54321") || len(b.asked) > 0 {
 		t.Errorf("a stranger is told %d %s", w.Code, w.Body)
 	}
-	if w := ask(t, b, asker{peer: Peer{UID: 0}}, "no-such-group", http.MethodPost, path); w.Code != http.StatusOK || !slices.Equal(b.asked, []string{"GPU-a"}) {
+	if w := ask(t, b, asker{peer: Peer{User: access.User{UID: 0}}}, "no-such-group", http.MethodPost, path); w.Code != http.StatusOK || !slices.Equal(b.asked, []string{"GPU-a"}) {
 		t.Errorf("root is told %d %s; asked was for %v", w.Code, w.Body, b.asked)
 	}
 }

@@ -21,6 +21,9 @@ type route struct {
 	name         string // operationId
 	does         string // a sentence
 	who          right  // may use it
+	here         bool   // every node answers for itself
+	stale        bool   // where no node leads, every node answers from what it has of the replicated state
+	reads        bool   // it changes nothing, whatever its method
 	query        []parameter
 	request      any    // a value of the body's type; nil: no body
 	status       int    // of success; 0: 200
@@ -117,28 +120,28 @@ func (h *handler) routes() []route {
 	b := h.backend
 	return slices.Concat([]route{
 		ofFile(route{
-			method: http.MethodPost, path: api.PathJobs, name: "submit", who: anyone, does: "Check a job file and queue the job.",
+			method: http.MethodPost, path: api.PathJobs, name: "submit", who: submitter, does: "Check a job file and queue the job.",
 			status: http.StatusCreated,
 		}, b.Submit),
-		answering(route{method: http.MethodGet, path: api.PathJobs, name: "jobs", who: anyone, does: "List every job, in the order of submission."}, h.jobs),
+		answering(route{method: http.MethodGet, path: api.PathJobs, name: "jobs", who: anyone, stale: true, does: "List every job, in the order of submission."}, h.jobs),
 		{
-			method: http.MethodPost, path: api.PathTune, name: "tune", who: anyone,
+			method: http.MethodPost, path: api.PathTune, name: "tune", who: submitter,
 			does:    "Tune a job file and submit nothing: send how far it is, and at the end the report or why there is none.",
 			request: api.SubmitRequest{}, answer: api.TuneUpdate{}, contentType: typeLines, stream: h.tune,
 		},
 		ofFile(route{
-			method: http.MethodPost, path: api.PathDryRun, name: "dryRun", who: anyone, does: "Say what a job would be; start and store nothing.",
+			method: http.MethodPost, path: api.PathDryRun, name: "dryRun", who: submitter, reads: true, does: "Say what a job would be; start and store nothing.",
 		}, b.DryRun),
-		answering(route{method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, does: "List the nodes of the cluster."},
+		answering(route{method: http.MethodGet, path: api.PathNodes, name: "nodes", who: anyone, stale: true, does: "List the nodes of the cluster."},
 			func(q *http.Request) ([]api.NodeStatus, error) { return b.Nodes(q.Context()) }),
 		byPeer(route{
 			method: http.MethodPost, path: api.PathGPUs + "/{gpu}/clear", name: "clearGPU", who: admin,
 			does: "Forget what errors (XIDs) said of a GPU: it is well again. What its readings say stays.",
 		}, "gpu", b.ClearGPU),
-		answering(route{method: http.MethodGet, path: api.PathVersion, name: "version", who: anyone, does: "Say which program this is."},
+		answering(route{method: http.MethodGet, path: api.PathVersion, name: "version", who: anyone, here: true, does: "Say which program this is."},
 			func(*http.Request) (api.VersionInfo, error) { return b.Version(), nil }),
 		{
-			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, does: "Send this description.",
+			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, here: true, does: "Send this description.",
 			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
 		},
 	}, h.jobRoutes(), h.monitoring())
@@ -149,7 +152,7 @@ func (h *handler) jobRoutes() []route {
 	const job = api.PathJobs + "/{job}"
 	b := h.backend
 	return []route{
-		ofJob(route{method: http.MethodGet, path: job, name: "job", who: owner, does: "Say where a job stands."}, b.Job),
+		ofJob(route{method: http.MethodGet, path: job, name: "job", who: owner, stale: true, does: "Say where a job stands."}, b.Job),
 		ofJob(route{
 			method: http.MethodGet, path: job + "/explain", name: "explain", who: owner, does: "Say how a job is laid over its devices and why.",
 		}, b.Explain),
@@ -221,12 +224,21 @@ func (h *handler) handlerOf(r route) http.Handler {
 	})
 }
 
+// note keeps what a request is about, for the record of changes.
+func (h *handler) note(r route, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		x := exchangeOf(q.Context())
+		x.operation, x.changes = r.name, r.method != http.MethodGet && !r.reads
+		next.ServeHTTP(w, q)
+	})
+}
+
 // serve makes a handler of the routes. A path with another method is refused with those that it has.
 func (h *handler) serve(routes []route) http.Handler {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	for _, r := range routes {
-		mux.Handle(r.method+" "+r.path, h.guard(r.who, h.handlerOf(r)))
+		mux.Handle(r.method+" "+r.path, h.note(r, h.onLeader(r, h.guard(r.who, h.handlerOf(r)))))
 		methods[r.path] = append(methods[r.path], r.method)
 		if r.method == http.MethodGet {
 			methods[r.path] = append(methods[r.path], http.MethodHead) // as ServeMux does

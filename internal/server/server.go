@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/audit"
 )
 
 // Limits of the server.
@@ -31,13 +32,20 @@ const (
 	closeTimeout  = 2 * time.Second  // for running requests when the server ends
 )
 
-// Config is what Serve needs. Every field but AdminGroup is required.
+// Config is what Serve needs. Listener, Backend and Log are required.
 type Config struct {
-	Listener net.Listener // closed by Serve
+	// Listener is a unix socket's, or one whose connections are *tls.Conn: then certificates say who asks. Serve closes it.
+	Listener net.Listener
 	Backend  Backend
 	Log      *zap.Logger
 	// AdminGroup is the group whose members may do everything with every job. It need not exist.
 	AdminGroup string
+	// Cluster finds the node that leads. Nil: this node is alone.
+	Cluster Cluster
+	// Audit is told of every change and of everybody who is refused. It is called concurrently and does not block. Nil: nobody is.
+	Audit func(audit.Record)
+	// Limits bound what one user may ask.
+	Limits Limits
 }
 
 // Serve answers requests until ctx ends, then cancels the running ones and returns when they have. It fails only when the
@@ -82,14 +90,20 @@ func serve(ctx context.Context, l net.Listener, s *http.Server, log *zap.Logger)
 
 // Handler returns the API as a handler, for Serve and for tests.
 func Handler(c Config) http.Handler {
-	h := &handler{backend: c.Backend, log: c.Log, rights: rights{adminGroup: c.AdminGroup}}
-	return http.MaxBytesHandler(h.serve(h.routes()), maxBody)
+	h := &handler{
+		backend: c.Backend, log: c.Log, rights: rights{adminGroup: c.AdminGroup}, cluster: c.Cluster, audit: c.Audit,
+		accounts: &accounts{limits: c.Limits.withDefaults()},
+	}
+	return http.MaxBytesHandler(h.begin(h.serve(h.routes())), maxBody)
 }
 
 type handler struct {
-	backend Backend
-	log     *zap.Logger
-	rights  rights
+	backend  Backend
+	log      *zap.Logger
+	rights   rights
+	cluster  Cluster            // nil: this node is alone
+	audit    func(audit.Record) // nil: nobody is told
+	accounts *accounts          // nil: nobody is refused
 }
 
 // answer turns a function that returns a value into a handler that sends it as JSON.
@@ -126,10 +140,14 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		h.log.Error("request failed", zap.String("method", r.Method), zap.String("path", r.URL.Path), zap.Error(err))
 		e = api.Errorf(http.StatusInternalServerError, "%v", err)
 	}
+	exchangeOf(r.Context()).refused = e
 	sent := *e
 	sent.Status = cmp.Or(e.Status, http.StatusInternalServerError)
 	if code, ok := api.CodeOf(sent.Status); ok && sent.Code == "" {
 		sent.Code = code
+	}
+	if sent.Status == http.StatusServiceUnavailable || sent.Status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", retryAfter(sent.RetryAfter))
 	}
 	h.send(w, r, sent.Status, &sent)
 }
@@ -143,6 +161,7 @@ func readBody[B any](r *http.Request) (body B, peer Peer, err error) {
 	if peer, err = peerFrom(r.Context()); err != nil {
 		return body, peer, err
 	}
+	peer = peer.withGroups()
 	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
 	if err = decoder.Decode(&body); err == nil {
@@ -151,11 +170,16 @@ func readBody[B any](r *http.Request) (body B, peer Peer, err error) {
 		}
 		err = errors.New("something follows its JSON object")
 	}
+	return body, peer, bodyError(r, err)
+}
+
+// bodyError refuses a request whose body cannot be read.
+func bodyError(r *http.Request, err error) error {
 	verb := r.Method + " " + r.URL.Path
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return body, peer, api.Errorf(http.StatusRequestEntityTooLarge, "%s: the request has more than %d bytes", verb, large.Limit)
+		return api.Errorf(http.StatusRequestEntityTooLarge, "%s: the request has more than %d bytes", verb, large.Limit)
 	}
-	return body, peer, api.Errorf(http.StatusBadRequest, "%s: the request's body %s", verb, bodyProblem(err))
+	return api.Errorf(http.StatusBadRequest, "%s: the request's body %s", verb, bodyProblem(err))
 }
 
 // bodyProblem says in the terms of JSON what a decoder found.

@@ -27,6 +27,13 @@ const maxTail = 1_000_000
 // connection is broken so that the client does not take a part for the whole.
 func (h *handler) stream(contentType string, f func(*http.Request, io.Writer) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		peer, _ := peerFrom(r.Context()) // the guard has let it through
+		end := h.accounts.stream(peer)
+		if end == nil {
+			h.refuse(w, r, tooMany(r, 0, "too many answers to you go on at a time: logs that are followed, jobs that are watched"))
+			return
+		}
+		defer end()
 		out := &streamWriter{w: w, control: http.NewResponseController(w), contentType: contentType}
 		err := f(r, out)
 		if err == nil {

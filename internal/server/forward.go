@@ -1,0 +1,184 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// Cluster is what the server of a node that is one of several knows of the node that leads. Its methods are called concurrently.
+type Cluster interface {
+	// Leads reports whether this node leads and answers by itself.
+	Leads() bool
+	// Leader waits until it is known which node leads, and returns it, or an error when ctx has ended.
+	Leader(ctx context.Context) (Leader, error)
+	// Age is how long ago this node last heard from the node that leads; 0 on that one.
+	Age() time.Duration
+}
+
+// Leader is the node that leads.
+type Leader struct {
+	Name string
+	// Transport carries requests to it, as this node; nil: it is this node.
+	Transport http.RoundTripper
+}
+
+const (
+	leaderWait   = 10 * time.Second // for a leader, by what is not answered without one
+	passAttempts = 4                // of one request: the node that leads may change meanwhile
+	passPause    = 200 * time.Millisecond
+)
+
+// onLeader answers a route on the node that leads: another node passes the request on. Where none leads, reads of the replicated state are
+// answered from what this node has of it, and say how old that is.
+func (h *handler) onLeader(r route, next http.Handler) http.Handler {
+	if h.cluster == nil || r.here {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		peer, err := peerFrom(q.Context())
+		switch {
+		case h.cluster.Leads() || err != nil: // the guard refuses those who are not known
+			next.ServeHTTP(w, q)
+		case peer.Via != "": // at most one hop, so that nothing goes round
+			w.Header().Set(headerElsewhere, "1")
+			exchangeOf(q.Context()).elsewhere = true
+			h.refuse(w, q, unavailable(q, "this node does not lead any more"))
+		default:
+			h.pass(w, q, r, peer, next)
+		}
+	})
+}
+
+func unavailable(q *http.Request, why string) error {
+	return api.Errorf(http.StatusServiceUnavailable, "%s %s: %s; ask again", q.Method, q.URL.Path, why)
+}
+
+// pass has a request answered by the node that leads.
+func (h *handler) pass(w http.ResponseWriter, q *http.Request, r route, peer Peer, next http.Handler) {
+	body, err := io.ReadAll(q.Body) // MaxBytesHandler bounds it
+	if err != nil {
+		h.refuse(w, q, bodyError(q, err))
+		return
+	}
+	wait := leaderWait
+	if r.stale {
+		wait = time.Millisecond // what this node has is an answer too
+	}
+	waiting, cancel := context.WithTimeout(q.Context(), wait)
+	defer cancel()
+	for attempt := range passAttempts {
+		if attempt > 0 {
+			pause(waiting, passPause)
+		}
+		leader, failed := h.cluster.Leader(waiting)
+		if failed != nil {
+			err = errors.Join(err, failed)
+			break
+		}
+		if leader.Transport == nil {
+			q.Body = io.NopCloser(bytes.NewReader(body))
+			next.ServeHTTP(w, q)
+			return
+		}
+		var answer *http.Response
+		var again bool
+		if answer, again, err = h.askLeader(q, leader, body, peer); err == nil {
+			exchangeOf(q.Context()).elsewhere = true
+			h.relay(w, q, answer)
+			return
+		}
+		if !again || q.Context().Err() != nil {
+			break
+		}
+	}
+	if r.stale && q.Context().Err() == nil {
+		w.Header().Set(api.HeaderAge, strconv.FormatFloat(h.cluster.Age().Seconds(), 'f', 3, 64))
+		next.ServeHTTP(w, q)
+		return
+	}
+	h.refuse(w, q, unavailable(q, fmt.Sprintf("no node that leads can be reached: %v", err)))
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// askLeader sends a request to the node that leads. again: it was not carried out, or changes nothing, so that one may ask another.
+func (h *handler) askLeader(q *http.Request, leader Leader, body []byte, peer Peer) (answer *http.Response, again bool, err error) {
+	who, err := h.rights.toPass(peer).encode()
+	if err != nil {
+		return nil, false, err
+	}
+	out, err := http.NewRequestWithContext(q.Context(), q.Method, "https://"+leader.Name+q.URL.RequestURI(), bytes.NewReader(body))
+	if err != nil {
+		return nil, false, fmt.Errorf("pass the request to %s: %w", leader.Name, err)
+	}
+	for _, name := range []string{"Content-Type", "Accept", "Accept-Encoding"} {
+		if values := q.Header.Values(name); len(values) > 0 {
+			out.Header[name] = values
+		}
+	}
+	out.Header.Set(headerPeer, who)
+	out.Header.Set(api.HeaderRequest, exchangeOf(q.Context()).id)
+	answer, err = leader.Transport.RoundTrip(out)
+	if err != nil {
+		op, ok := errors.AsType[*net.OpError](err)
+		read := q.Method == http.MethodGet || q.Method == http.MethodHead
+		return nil, read || ok && op.Op == "dial", fmt.Errorf("pass the request to %s, which leads: %w", leader.Name, err)
+	}
+	if answer.Header.Get(headerElsewhere) != "" {
+		_ = answer.Body.Close() // an error, which another leader will not say
+		return nil, true, fmt.Errorf("%s does not lead any more", leader.Name)
+	}
+	return answer, false, nil
+}
+
+// relay sends the answer of another node, piece by piece as it comes. One that breaks off there breaks off here.
+func (h *handler) relay(w http.ResponseWriter, q *http.Request, answer *http.Response) {
+	defer answer.Body.Close() //nolint:errcheck // only read
+	for _, name := range slices.Sorted(maps.Keys(answer.Header)) {
+		switch name {
+		case "Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Trailer", headerElsewhere: // of the connection
+		default:
+			w.Header()[name] = answer.Header[name]
+		}
+	}
+	w.WriteHeader(answer.StatusCode)
+	out := &streamWriter{w: w, control: http.NewResponseController(w), started: true}
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := answer.Body.Read(buffer)
+		if n > 0 {
+			if _, err := out.Write(buffer[:n]); err != nil {
+				panic(http.ErrAbortHandler) // who asked has gone
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			if q.Context().Err() == nil {
+				h.log.Warn("the answer of the node that leads broke off", zap.String("path", q.URL.Path), zap.Error(err))
+			}
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
