@@ -98,6 +98,7 @@ var mayImport = map[string][]string{
 		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",
 		"internal/worker/control",
 	},
+	"internal/placer": {"internal/words", "schedule", "tuner"},
 	"internal/coordinator": {
 		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec",
 		"internal/words", "internal/worker/control", "job", "schedule", "tuner",

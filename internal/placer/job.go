@@ -1,0 +1,188 @@
+package placer
+
+import (
+	"slices"
+
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/tuner"
+)
+
+// Job is what stages of a job take, and what they cost.
+type Job struct {
+	Devices []int   // of each stage, the device of the plan that it is on
+	Threads int     // cores of each device; 0: none of its own
+	GPUs    int     // that the devices are on, neighbours on the same one where there are fewer; 0: none
+	Bytes   []int64 // of each stage, what it takes of its host's memory; nil: not known
+	// Spread asks for as many nodes as possible, else for as few.
+	Spread bool
+	// Plan is run by Pipelines pipelines, at Costs on devices of speed 1, in seconds, whose MessageBytes say what crosses each boundary. Where
+	// it is nil, nothing is known of times.
+	Plan      schedule.Plan
+	Costs     schedule.Costs
+	Pipelines int
+}
+
+// unit is devices that are on one node together: those of one GPU, or one.
+type unit struct {
+	rows    []int // devices of the plan
+	cores   int
+	gpus    int
+	bytes   int64
+	data    bool    // it has the first or the last stage
+	seconds float64 // that the slowest of its devices, or its GPU, takes for a micro-batch at speed 1
+	fill    float64 // that a micro-batch spends on all its stages
+	out     int64   // bytes from its last device to the next, a message
+}
+
+// rows is how many devices the plan has.
+func (j *Job) rows() int {
+	if len(j.Devices) == 0 {
+		return 0
+	}
+	return slices.Max(j.Devices) + 1
+}
+
+// gpuOf is the GPU of a device, counted from 0, or -1. Neighbours share one where there are fewer.
+func (j *Job) gpuOf(row int) int {
+	if j.GPUs == 0 {
+		return -1
+	}
+	rows := j.rows()
+	return row * min(j.GPUs, rows) / rows
+}
+
+// units are those of the job, in the order of devices.
+func (j *Job) units() []unit {
+	var all []unit
+	for row := range j.rows() {
+		seconds, fill, bytes := 0.0, 0.0, int64(0)
+		data, out := false, int64(0)
+		for s, device := range j.Devices {
+			if device != row {
+				continue
+			}
+			fill += j.stageSeconds(s)
+			seconds += j.stageSeconds(s)
+			if j.Bytes != nil {
+				bytes += j.Bytes[s]
+			}
+			data = data || s == 0 || s == len(j.Devices)-1
+			out = max(out, j.messageBytes(s))
+		}
+		if row > 0 && j.GPUs > 0 && j.gpuOf(row) == j.gpuOf(row-1) {
+			u := &all[len(all)-1]
+			u.rows, u.cores, u.bytes = append(u.rows, row), u.cores+j.Threads, u.bytes+bytes
+			u.data, u.seconds, u.fill, u.out = u.data || data, u.seconds+seconds, u.fill+fill, out
+			continue
+		}
+		u := unit{rows: []int{row}, cores: j.Threads, bytes: bytes, data: data, seconds: seconds, fill: fill, out: out}
+		if j.GPUs > 0 {
+			u.gpus = 1
+		}
+		all = append(all, u)
+	}
+	return all
+}
+
+// stageSeconds is a micro-batch, forward and backward, of a stage at speed 1.
+func (j *Job) stageSeconds(s int) float64 {
+	if j.Plan == nil {
+		return 0
+	}
+	return j.Costs.Forward[s] + j.Costs.Backward[s]
+}
+
+// messageBytes is what a stage sends to the next.
+func (j *Job) messageBytes(s int) int64 {
+	if s >= len(j.Costs.MessageBytes) {
+		return 0
+	}
+	return j.Costs.MessageBytes[s]
+}
+
+// microBatches is how many a batch is cut into.
+func (j *Job) microBatches() float64 {
+	if j.Plan == nil {
+		return 1
+	}
+	return float64(max(1, j.Plan.MicroBatches()))
+}
+
+// mostOps bounds the plans that are simulated: a placement is chosen within a tenth of a second.
+const mostOps = tuner.MostSimulated / 4
+
+// price is the costs with each device as fast as its node, and each message on the link between its nodes.
+func (j *Job) price(nodes []Node, of []int, links Links) schedule.Costs {
+	c := j.Costs
+	for _, list := range []*[]float64{&c.Forward, &c.Backward, &c.BackwardInput, &c.BackwardWeight, &c.Update, &c.Average} {
+		*list = slices.Clone(*list)
+		for s := range *list {
+			(*list)[s] /= nodes[of[j.Devices[s]]].speed()
+		}
+	}
+	boundaries := len(j.Devices) - 1
+	c.Link, c.Bandwidth = make([]float64, boundaries), make([]float64, boundaries)
+	c.MessageBytes = make([]int64, boundaries)
+	for s := range boundaries {
+		a, b := of[j.Devices[s]], of[j.Devices[s+1]]
+		c.MessageBytes[s] = j.messageBytes(s)
+		if a != b {
+			link := links.Between(nodes[a].Name, nodes[b].Name)
+			c.Link[s], c.Bandwidth[s] = link.RoundTrip.Seconds()/2, link.BitsPerSecond/8
+		}
+	}
+	return c
+}
+
+// seconds predicts a batch, by the simulator where the plan is small enough for that; of is the node of each device. 0: nothing is known.
+func (j *Job) seconds(nodes []Node, of []int, links Links) float64 {
+	if j.Plan == nil {
+		return 0
+	}
+	if j.Plan.Ops()*max(1, j.Pipelines) <= mostOps {
+		load := schedule.Load{Pipelines: j.Pipelines, AverageEvery: 1, Shares: j.shares(of)}
+		if period, err := tuner.Period(j.Plan, j.price(nodes, of, links), load); err == nil {
+			return period
+		}
+	}
+	return j.estimate(nodes, of, links)
+}
+
+// shares is, of each device, the first that is on the same GPU; nil where none shares one.
+func (j *Job) shares(of []int) []int {
+	if j.GPUs == 0 || j.GPUs >= len(of) {
+		return nil
+	}
+	all := make([]int, len(of))
+	for row := range all {
+		all[row] = row
+		if row > 0 && j.gpuOf(row) == j.gpuOf(row-1) {
+			all[row] = all[row-1]
+		}
+	}
+	return all
+}
+
+// estimate is a batch by its slowest device or link, and the time in which the pipeline fills and drains.
+func (j *Job) estimate(nodes []Node, of []int, links Links) float64 {
+	units, slowest, fill := j.units(), 0.0, 0.0
+	for _, u := range units {
+		speed := nodes[of[u.rows[0]]].speed()
+		slowest, fill = max(slowest, u.seconds/speed), fill+u.fill/speed
+	}
+	for s := range len(j.Devices) - 1 {
+		a, b := of[j.Devices[s]], of[j.Devices[s+1]]
+		if a == b {
+			continue
+		}
+		arrives, occupies := links.Between(nodes[a].Name, nodes[b].Name).message(j.messageBytes(s))
+		slowest, fill = max(slowest, occupies), fill+2*arrives
+	}
+	return j.batch(slowest, fill)
+}
+
+// batch is what a batch takes whose slowest device or link takes so long for a micro-batch, which all of them together take so long for.
+func (j *Job) batch(slowest, fill float64) float64 {
+	m := j.microBatches()
+	return max(fill+(m-1)*slowest, float64(max(1, j.Pipelines))*m*slowest)
+}

@@ -1,0 +1,65 @@
+package placer
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/words"
+)
+
+// Need says what a job takes in all: "4 cores, 2 GPUs and 3.0 GB of memory".
+func (j *Job) Need() string {
+	var all []string
+	if n := j.Threads * j.rows(); n > 0 {
+		all = append(all, words.Count(n, "core"))
+	}
+	if j.GPUs > 0 {
+		all = append(all, words.Count(min(j.GPUs, j.rows()), "GPU"))
+	}
+	if bytes := j.bytes(); bytes > 0 {
+		all = append(all, words.Bytes(bytes)+" of memory")
+	}
+	if len(all) < 2 {
+		return strings.Join(all, "")
+	}
+	return strings.Join(all[:len(all)-1], ", ") + " and " + all[len(all)-1]
+}
+
+// bytes is the memory of all stages.
+func (j *Job) bytes() (sum int64) {
+	for _, b := range j.Bytes {
+		sum += b
+	}
+	return sum
+}
+
+// noRoom says of each node what it lacks.
+func (f *finder) noRoom() error {
+	e := &NoRoomError{}
+	for i := range f.nodes {
+		e.Lacks = append(e.Lacks, f.nodes[i].free(f.job))
+	}
+	for i := range f.excluded {
+		e.Lacks = append(e.Lacks, f.excluded[i].Name+": "+f.excluded[i].Excluded)
+	}
+	return e
+}
+
+// free says what a node has free of what a job takes.
+func (n *Node) free(j *Job) string {
+	var all []string
+	if j.Threads > 0 {
+		all = append(all, fmt.Sprintf("%d of %d cores", len(n.Cores), n.All.Cores))
+	}
+	if j.GPUs > 0 {
+		all = append(all, fmt.Sprintf("%d of %s", len(n.GPUs), words.Count(n.All.GPUs, "GPU")))
+	}
+	if n.All.Bytes > 0 && j.bytes() > 0 {
+		all = append(all, fmt.Sprintf("%s of %s of memory", words.Bytes(n.bytes()), words.Bytes(n.All.Bytes)))
+	}
+	text := n.Name + ": " + strings.Join(all, ", ") + " free"
+	if n.NoData != "" {
+		text += ", without the data: " + n.NoData
+	}
+	return text
+}

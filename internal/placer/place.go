@@ -1,0 +1,190 @@
+package placer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Seat is where a stage runs.
+type Seat struct {
+	Stage  int
+	Node   string
+	Device int    // of those that the job has on the node, from 0
+	Cores  []int  // that the device is pinned to
+	GPU    string // that the device is on
+}
+
+// Placement is where all stages run, and why there.
+type Placement struct {
+	Seats   []Seat
+	Nodes   []string // that have stages, in the order of their first ones
+	Seconds float64  // that a batch is predicted to take; 0: nothing is known of times
+	Reason  string   // for people
+}
+
+// NoRoomError says of each node why a job is not on it.
+type NoRoomError struct {
+	Lacks []string // "a: 2 of 4 cores are free, a device needs 3"
+}
+
+func (e *NoRoomError) Error() string {
+	if len(e.Lacks) == 0 {
+		return "there is no node"
+	}
+	return strings.Join(e.Lacks, "; ")
+}
+
+// worthANode is how much faster, as a part of the time, a placement on more nodes must be for a job that asks for few: the prediction errs by as
+// much, and each node is one more that can be lost.
+const worthANode = 0.1
+
+// chosen is a way to put devices on nodes.
+type chosen struct {
+	of      []int // the node of each device
+	nodes   int   // how many it takes
+	seconds float64
+	order   int // found as the n-th: of equals the first
+}
+
+// Place puts a job's stages on nodes. All of them go to one node where one has room for them, unless several are predicted to be faster by a tenth;
+// a job that is to be spread takes as many nodes as it can. Where it takes several, the fastest way by prediction is taken of those that were looked
+// at: devices that follow each other lie on one node, in any order of nodes, and what crosses nodes goes over few and fast links. Where no such way
+// has room, one that does is looked for among all, which finds it in clusters of the usual size.
+// Of equals the one whose nodes have fewer free cores, then less names, is taken. Where there is no room the error is a *NoRoomError.
+func Place(j Job, nodes []Node, links Links) (Placement, error) {
+	nodes = slices.SortedStableFunc(slices.Values(nodes), func(a, b Node) int {
+		return cmp.Or(cmp.Compare(b.speed(), a.speed()), cmp.Compare(len(a.Cores), len(b.Cores)), cmp.Compare(a.Name, b.Name))
+	})
+	f := &finder{job: &j, units: j.units(), links: links}
+	for _, n := range nodes {
+		if n.Excluded != "" {
+			f.excluded = append(f.excluded, n)
+			continue
+		}
+		f.nodes = append(f.nodes, n)
+	}
+	best, ok := f.choose()
+	if !ok {
+		return Placement{}, f.noRoom()
+	}
+	p := j.seat(f.nodes, best.of)
+	p.Seconds = best.seconds
+	p.Reason = f.why(best, p)
+	return p, nil
+}
+
+// Fits reports whether a job has room on nodes now. It predicts no times, and so is cheap.
+func Fits(j Job, nodes []Node) bool {
+	j.Plan = nil
+	_, err := Place(j, nodes, nil)
+	return err == nil
+}
+
+// Take is nodes without what a placement takes of them. Those that are given stay as they are.
+func (j *Job) Take(nodes []Node, p Placement) []Node {
+	left := slices.Clone(nodes)
+	for i := range left {
+		n := &left[i]
+		for _, s := range p.Seats {
+			if s.Node == n.Name {
+				n.take(s.Cores, s.GPU)
+				if j.Bytes != nil {
+					n.Bytes -= j.Bytes[s.Stage]
+				}
+			}
+		}
+	}
+	return left
+}
+
+// take takes cores and a GPU, where they are free.
+func (n *Node) take(cores []int, gpu string) {
+	n.Cores = slices.DeleteFunc(slices.Clone(n.Cores), func(core int) bool { return slices.Contains(cores, core) })
+	n.GPUs = slices.DeleteFunc(slices.Clone(n.GPUs), func(uuid string) bool { return uuid == gpu })
+}
+
+// seat gives each device cores and a GPU of its node, in the order of devices.
+func (j *Job) seat(nodes []Node, of []int) (p Placement) {
+	type used struct{ devices, gpus int }
+	taken, rows := map[int]used{}, make([]Seat, len(of))
+	for row, i := range of {
+		n, u := nodes[i], taken[i]
+		at := Seat{Node: n.Name, Device: u.devices}
+		from := u.devices * j.Threads
+		at.Cores = n.Cores[from : from+j.Threads : from+j.Threads]
+		if j.GPUs > 0 {
+			if row == 0 || j.gpuOf(row) != j.gpuOf(row-1) {
+				u.gpus++
+			}
+			at.GPU = n.GPUs[u.gpus-1]
+		}
+		u.devices++
+		taken[i], rows[row] = u, at
+	}
+	for s, device := range j.Devices {
+		at := rows[device]
+		at.Stage = s
+		p.Seats = append(p.Seats, at)
+		if !slices.Contains(p.Nodes, at.Node) {
+			p.Nodes = append(p.Nodes, at.Node)
+		}
+	}
+	return p
+}
+
+// why says for people which stages are where, and why not all on one node.
+func (f *finder) why(c chosen, p Placement) string {
+	if len(p.Nodes) == 1 {
+		return "all stages on " + p.Nodes[0]
+	}
+	text := stagesOn(p) + ": "
+	switch {
+	case f.job.Spread:
+		text += "it is to be spread"
+	case slices.ContainsFunc(f.found, func(other chosen) bool { return other.nodes < c.nodes }):
+		text += "fewer nodes are predicted to be slower"
+	default:
+		text += "no node has " + f.job.Need() + " free"
+	}
+	if a, b, link, crosses := f.slowest(c.of); crosses {
+		text += fmt.Sprintf("; the link %s-%s has %v", a, b, link)
+	}
+	return text
+}
+
+// stagesOn says which stages are on which node: "stages 0-1 on a, 2 on b".
+func stagesOn(p Placement) string {
+	var runs []string
+	for from := 0; from < len(p.Seats); {
+		to := from
+		for to+1 < len(p.Seats) && p.Seats[to+1].Node == p.Seats[from].Node {
+			to++
+		}
+		run := fmt.Sprint(from)
+		if to > from {
+			run = fmt.Sprintf("%d-%d", from, to)
+		}
+		runs = append(runs, run+" on "+p.Seats[from].Node)
+		from = to + 1
+	}
+	if len(runs) == 1 || strings.Contains(runs[0], "-") {
+		return "stages " + strings.Join(runs, ", ")
+	}
+	return "stage " + strings.Join(runs, ", ")
+}
+
+// slowest is the slowest link that a way crosses.
+func (f *finder) slowest(of []int) (a, b string, slowest Link, crosses bool) {
+	for s := range len(f.job.Devices) - 1 {
+		from, to := f.nodes[of[f.job.Devices[s]]].Name, f.nodes[of[f.job.Devices[s+1]]].Name
+		if from == to {
+			continue
+		}
+		if link := f.links.Between(from, to); !crosses || link.BitsPerSecond < slowest.BitsPerSecond {
+			a, b, slowest, crosses = from, to, link, true
+		}
+	}
+	return a, b, slowest, crosses
+}
