@@ -59,11 +59,16 @@ func newResumeCommand() *cobra.Command {
 		Long: `Restart jobs that failed or were cancelled, from their last committed round. A job that waits, for a full disk or
 missing files, tries again at once; it does so by itself as well when what it waits for has passed.
 
+With --stages and --pipelines a job that has ended goes on with other counts, from the same round: what it has learned is cut
+anew, and its data go on where they were. Counts that do not fit are refused, with the nearest that do. With --dry-run the
+command only says what they would take.
+
 With --from-round the job starts from an older round that is still kept, and newer ones are given up; with
 --from-start all of them are. Shards of rounds that are given up stay in the job's quarantine for a while. With -o json the
 answer is an API status, or a list of them for several jobs.`,
 		Example: `  avgpipectl resume my-job
-  avgpipectl resume my-job --from-round 300`,
+  avgpipectl resume my-job --from-round 300
+  avgpipectl resume my-job --stages 2 --pipelines 1 --dry-run`,
 	}, func(c *call) error {
 		switch err := c.exclusive("from-round", "from-start"); {
 		case err != nil:
@@ -72,9 +77,14 @@ answer is an API status, or a list of them for several jobs.`,
 			return usagef("resume: rounds count from 1; to start over use --from-start")
 		case len(c.args) > 1 && r.FromRound > 0:
 			return usagef("resume: --from-round is of one job")
+		case c.flags.Changed("stages") && r.Stages < 1 || c.flags.Changed("pipelines") && r.Pipelines < 1:
+			return usagef("resume: --stages and --pipelines are at least 1")
 		}
 		return c.each(func(ref string) (api.JobStatus, string, error) {
 			s, err := c.client.Resume(c.ctx, ref, r)
+			if r.DryRun {
+				return s, s.Reason, err
+			}
 			if s.State == api.Waiting { // its reason is still what it waited for
 				return s, "tries again", err
 			}
@@ -83,6 +93,9 @@ answer is an API status, or a list of them for several jobs.`,
 	})
 	cmd.Flags().Uint64Var(&r.FromRound, "from-round", 0, "start from this kept round and give newer ones up")
 	cmd.Flags().BoolVar(&r.FromStart, "from-start", false, "start over and give every round up")
+	cmd.Flags().IntVar(&r.Stages, "stages", 0, "go on with so many stages")
+	cmd.Flags().IntVar(&r.Pipelines, "pipelines", 0, "go on with so many pipelines")
+	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "check the counts and change nothing")
 	return cmd
 }
 

@@ -212,6 +212,9 @@ const (
 type ResumeRequest struct {
 	FromRound uint64 `json:"from_round,omitempty"` // a committed round that is still kept; 0: the last one
 	FromStart bool   `json:"from_start,omitempty"` // give every round up
+	Stages    int    `json:"stages,omitempty"`     // go on with so many; 0: as before. The job must have ended
+	Pipelines int    `json:"pipelines,omitempty"`  // likewise
+	DryRun    bool   `json:"dry_run,omitempty"`    // check the counts and what they take, and change nothing
 }
 
 // Error is the body of every answer that is not 2xx.

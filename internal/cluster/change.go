@@ -287,6 +287,9 @@ type ResumeJob struct {
 	// FromStart gives all durable rounds up.
 	FromStart bool   `json:"from_start,omitempty"`
 	Reason    string `json:"reason"`
+	// Spec, unless empty, takes the place of the job's, which has ended or is queued: it goes on with other counts. What a tuning found is
+	// then forgotten.
+	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
 // ErrNothingToResume rejects a ResumeJob; the error says why.
@@ -301,6 +304,8 @@ func (c *ResumeJob) apply(s *State) (string, error) {
 		switch {
 		case j.State == Done:
 			return fmt.Errorf("job %s is done: %w: %s", c.Job, ErrNothingToResume, j.Reason)
+		case len(c.Spec) > 0 && !j.State.Ended() && j.State != Queued:
+			return fmt.Errorf("job %s is %s: its spec changes only while it is queued, or has ended", c.Job, j.State)
 		case c.FromStart && c.Round > 0:
 			return fmt.Errorf("job %s: round %d and from the start: only one of them", c.Job, c.Round)
 		case c.FromStart:
@@ -313,6 +318,9 @@ func (c *ResumeJob) apply(s *State) (string, error) {
 			return fmt.Errorf("job %s: %w: no round was committed", c.Job, ErrNothingToResume)
 		}
 		j.Pending, j.Reason = 0, c.Reason
+		if len(c.Spec) > 0 {
+			j.Spec, j.Report, j.ReportDigest = c.Spec, nil, ""
+		}
 		if j.State.Ended() {
 			j.State, j.Ended, j.Cancelling, j.CancelledBy = Queued, nil, false, ""
 		}

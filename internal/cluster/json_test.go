@@ -37,6 +37,10 @@ func fill(v reflect.Value) {
 		}
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0))
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i))
+		}
 	case reflect.String:
 		v.SetString("text")
 	case reflect.Bool:

@@ -14,6 +14,8 @@ type ShardRef struct {
 	Digest shard.Digest `json:"digest"`
 	Bytes  int64        `json:"bytes"`
 	Nodes  []string     `json:"nodes"` // that hold it, synced and verified
+	// Layers are the first one of the stage and the one after its last; zero where nobody said.
+	Layers [2]int `json:"layers,omitzero"`
 	// Frozen is the file with the parameters of the stage that are not trained, the same one in every round; empty: there are none.
 	Frozen      shard.Digest `json:"frozen,omitempty"`
 	FrozenBytes int64        `json:"frozen_bytes,omitempty"`

@@ -132,7 +132,7 @@ func assemble(j *cluster.Job, stages int, round uint64, shards map[int]stored) (
 			return nil, fmt.Errorf("job %s round %d: the shard of stage %d is missing", j.ID, round, k)
 		}
 		m.Shards = append(m.Shards, cluster.ShardRef{
-			Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{s.node},
+			Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{s.node}, Layers: s.Layers,
 			Frozen: s.Frozen.Digest, FrozenBytes: s.Frozen.Bytes,
 		})
 		if k == 0 {

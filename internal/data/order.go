@@ -7,16 +7,19 @@ import (
 )
 
 // Cursor says which samples one pipeline consumes at a step. All samples that a run ever consumes form one sequence, the epochs of the
-// seed one after the other. N pipelines consume N*Batch consecutive positions of it at each step, pipeline i from i*Batch on.
+// seed one after the other. N pipelines consume N*Batch consecutive positions of it at each step, pipeline i from i*Batch on. Where the number of
+// pipelines changed, the sequence goes on from the position that all of them had reached.
 type Cursor struct {
 	Pipeline, Pipelines int    // 0..Pipelines-1
 	Batch               int    // samples per step
 	Step                uint64 // of the pipeline's optimizer, from 0
+	Base                uint64 // the position where Since begins
+	Since               uint64 // the first step with so many pipelines; at most Step
 }
 
 // Position returns the position of sample j of the batch.
 func (c Cursor) Position(j int) uint64 {
-	return (c.Step*uint64(c.Pipelines)+uint64(c.Pipeline))*uint64(c.Batch) + uint64(j)
+	return c.Base + ((c.Step-c.Since)*uint64(c.Pipelines)+uint64(c.Pipeline))*uint64(c.Batch) + uint64(j)
 }
 
 // rounds of the Feistel network. Four suffice for a pseudorandom permutation when the round function is pseudorandom (Luby

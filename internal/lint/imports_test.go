@@ -72,8 +72,9 @@ var mayImport = map[string][]string{
 	"internal/feed":             {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
-	"pipeline":        {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
-	"internal/export": {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
+	"pipeline":         {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
+	"internal/export":  {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
+	"internal/reshard": {"internal/cluster", "internal/export", "internal/shard", "stage"},
 	"internal/infer": {
 		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "internal/words", "job",
 		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
@@ -81,7 +82,7 @@ var mayImport = map[string][]string{
 	"internal/worker": {
 		"internal/access", "internal/api", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
 		"internal/cluster", "internal/worker/control", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
-		"internal/jobfile", "internal/obstacle", "internal/spec",
+		"internal/jobfile", "internal/obstacle", "internal/reshard", "internal/spec",
 		"internal/history", "internal/logging",
 	},
 	"internal/profile": {

@@ -14,6 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 func (n *node) Remove(ctx context.Context, ref string, by server.Peer) (api.JobStatus, error) {
@@ -63,6 +64,10 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 			return refuse("round %d cannot be used: %v; %s", from.Round, err, insteadOf(from.Round, j))
 		}
 	}
+	recounted, err := n.recount(j, r)
+	if err != nil || r.DryRun {
+		return n.whenChecked(ctx, j, recounted, err)
+	}
 	reason := "resumed, as " + by.String() + " asked; waits for a place"
 	switch {
 	case r.FromStart:
@@ -70,9 +75,14 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	case r.FromRound > 0:
 		reason = fmt.Sprintf("resumed from round %d, as %s asked; waits for a place", r.FromRound, by)
 	}
-	_, err = n.raft.Apply(ctx, &cluster.ResumeJob{
-		Job: j.ID, Generation: j.Generation, Round: r.FromRound, FromStart: r.FromStart, Reason: reason,
-	})
+	command := &cluster.ResumeJob{Job: j.ID, Generation: j.Generation, Round: r.FromRound, FromStart: r.FromStart, Reason: reason}
+	if recounted != nil {
+		command.Reason += "; " + counts(recounted)
+		if command.Spec, err = spec.Encode(recounted); err != nil {
+			return api.JobStatus{}, err
+		}
+	}
+	_, err = n.raft.Apply(ctx, command)
 	switch {
 	case errors.Is(err, cluster.ErrStaleGeneration):
 		return refuse("it has just been started again")
@@ -86,7 +96,7 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	if err := n.coordinator.Resumed(ctx, j.ID); err != nil {
 		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
 	}
-	n.coordinator.Say(j.ID, "resumed", zap.String("reason", reason))
+	n.coordinator.Say(j.ID, "resumed", zap.String("reason", command.Reason))
 	return n.Job(ctx, j.ID)
 }
 

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -96,6 +97,68 @@ func Read(ctx context.Context, s Store, d Digest, accept func(h *Header) ([][]fl
 	}
 	if err := Decode(ctx, f, size, accept); err != nil {
 		return fmt.Errorf("shard %s: %w", d, err)
+	}
+	return nil
+}
+
+// Range is a run of elements of a vector of a shard, and the memory that it is read into.
+type Range struct {
+	Vector int // in the order of the header
+	From   int // its first element
+	Into   []float32
+}
+
+// ReadRanges verifies a shard as Read does, hands its header to accept, and reads the ranges that accept returns, which must lie in their
+// vectors. Nothing else of the file is kept.
+func ReadRanges(ctx context.Context, s Store, d Digest, accept func(h *Header) ([]Range, error)) (err error) {
+	f, size, err := s.open(d)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := verify(ctx, f, size, s.Path(d), d); err != nil {
+		return err
+	}
+	if err := readRanges(ctx, f, size, accept); err != nil {
+		return fmt.Errorf("shard %s: %w", d, err)
+	}
+	return nil
+}
+
+// readRanges reads ranges of a verified file.
+func readRanges(ctx context.Context, f *os.File, size int64, accept func(h *Header) ([]Range, error)) error {
+	h, err := readHeader(io.NewSectionReader(f, 0, size), size)
+	if err != nil {
+		return err
+	}
+	ranges, err := accept(h)
+	if err != nil {
+		return err
+	}
+	starts, at := make([]int64, len(h.Vectors)), size-h.dataBytes()
+	for i, v := range h.Vectors {
+		starts[i] = at
+		at += 4 * int64(v.Elements)
+	}
+	raw := make([]byte, 4*shardChunk)
+	for _, r := range ranges {
+		if r.Vector < 0 || r.Vector >= len(starts) || r.From < 0 || r.From > h.Vectors[r.Vector].Elements-len(r.Into) {
+			return fmt.Errorf("%d elements from %d on of vector %d: the header has no such range", len(r.Into), r.From, r.Vector)
+		}
+		from := starts[r.Vector] + 4*int64(r.From)
+		for chunk := range slices.Chunk(r.Into, shardChunk) {
+			part := raw[:4*len(chunk)]
+			if _, err := f.ReadAt(part, from); err != nil {
+				return fmt.Errorf("vector %q at byte %d: %w", h.Vectors[r.Vector].Name, from, err)
+			}
+			if _, err := binary.Decode(part, binary.LittleEndian, chunk); err != nil {
+				return fmt.Errorf("vector %q at byte %d: %w", h.Vectors[r.Vector].Name, from, err)
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			from += int64(len(part))
+		}
 	}
 	return nil
 }

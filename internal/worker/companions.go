@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,11 +20,7 @@ func (h *host) openCompanions(context.Context) error {
 		return nil
 	}
 	here := slices.IndexFunc(h.assignment.Stages, func(p control.StagePlace) bool { return p.Node == h.assignment.Node })
-	header, err := h.store.Header(r.Shards[here].Digest)
-	var meta export.ShardMeta
-	if err == nil {
-		err = json.Unmarshal(header.Meta, &meta)
-	}
+	meta, err := h.metaOf(h.needs(r, here)[0].Digest) // all shards of a round name the same
 	if err != nil {
 		return fmt.Errorf("what goes with the model since round %d: %w", r.Round, err)
 	}

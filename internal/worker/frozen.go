@@ -48,7 +48,11 @@ func (h *host) loadFrozen(ctx context.Context, s *hosted, c stage.Config) (err e
 // then made durable, for the rounds to come.
 func (h *host) frozenValues(ctx context.Context, s *hosted, c stage.Config) (values []float32, err error) {
 	if r := h.assignment.Restore; r != nil {
-		values, err = h.readFrozen(ctx, s, r.Shards[s.index])
+		refs := h.needs(r, s.index)
+		if !sameCut(s, refs, len(h.ranges), len(r.Shards)) {
+			return h.recutFrozen(ctx, s, refs)
+		}
+		values, err = h.readFrozen(ctx, s, refs[0])
 		if _, damaged := errors.AsType[*shard.DamagedError](err); damaged || errors.Is(err, fs.ErrNotExist) {
 			return h.makeAgain(ctx, s, err)
 		}

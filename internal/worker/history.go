@@ -25,6 +25,7 @@ type stepHistory struct {
 	stages     int // that live here
 	tau        uint64
 	rate       stage.Schedule
+	origin     origin
 
 	mu      sync.Mutex
 	steps   map[uint64][]pipeline.StepReport // of the steps that not every pipeline has done
@@ -36,7 +37,7 @@ type stepHistory struct {
 func (t *trainer) openHistory(ctx context.Context, stages int, budget job.Budget) *stepHistory {
 	h := &stepHistory{
 		end: func() {}, generation: t.assignment.Generation, pipelines: int(t.assignment.Spec.Job.Pipelines), stages: stages, tau: t.tau(),
-		rate: learningRate(t.assignment.Spec.Job, budget), steps: map[uint64][]pipeline.StepReport{}, commits: map[uint64]int{},
+		rate: learningRate(t.assignment.Spec.Job, budget), origin: originOf(&t.assignment), steps: map[uint64][]pipeline.StepReport{}, commits: map[uint64]int{},
 	}
 	warn := func(err error) { t.log.Warn("the history of this job lacks something", zap.Error(err)) }
 	file, err := history.Open(control.HistoryPath(t.assignment.Dir), warn)
@@ -79,7 +80,7 @@ func (h *stepHistory) step(r pipeline.StepReport, tokensPerS float64, now time.T
 	record := history.Mark(history.Step, r.Step, r.Step/h.tau+1, h.generation, now)
 	record.Values[history.Loss] = over(all, func(r *pipeline.StepReport) float64 { return r.Loss })
 	record.Values[history.GradientNorm] = over(all, func(r *pipeline.StepReport) float64 { return r.GradientNorm })
-	record.Values[history.LearningRate] = history.One(h.rate.At(r.Step))
+	record.Values[history.LearningRate] = history.One(h.rate.At(h.origin.scheduled(r.Step)))
 	if record.Values[history.GradientNorm].Max == 0 { // without clipping nobody knows it
 		record.Values[history.GradientNorm] = history.Unknown
 	}

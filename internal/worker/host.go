@@ -38,6 +38,7 @@ type host struct {
 	assignment control.Assignment
 	plan       schedule.Plan
 	budget     job.Budget
+	origin     origin
 	feed       feed.Feed
 	ranges     []stage.Range // the layers of each stage
 	devices    []*hostedDevice
@@ -114,7 +115,7 @@ func Permanent(err error) bool {
 
 // newHost opens everything that the assignment names. After an error nothing is left open.
 func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan, graphics cuda.Config, log *zap.Logger) (*host, error) {
-	h := &host{assignment: a, plan: plan, graphics: graphics, log: log}
+	h := &host{assignment: a, plan: plan, origin: originOf(&a), graphics: graphics, log: log}
 	for _, open := range []func(context.Context) error{h.openModel, h.openStore, h.openCompanions, h.openData, h.resolveBudget, h.writeCard, h.openDevices, h.priceStages} {
 		if err := open(ctx); err != nil {
 			return nil, errors.Join(err, h.close())
@@ -405,7 +406,7 @@ func (h *host) stage(s *hosted, pipeline int) stage.Config {
 		Slots: schedule.InFlightByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
 		Versions:     schedule.VersionsByStage(h.plan)[s.index],
 		HandedInputs: inputs[s.index], HandedOutputs: outputs[s.index], LandedInputs: landed[s.index], LandedGradients: gradients[s.index],
-		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: optimizer(spec.Optimizer, h.budget), Seed: spec.Seed, Pipeline: pipeline,
+		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: h.optimizer(), Seed: spec.Seed, Pipeline: pipeline,
 	}
 }
 
@@ -444,10 +445,11 @@ func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Co
 }
 
 // optimizer translates the job file.
-func optimizer(o job.Optimizer, b job.Budget) stage.Optimizer {
+func (h *host) optimizer() stage.Optimizer {
+	o := h.assignment.Spec.Job.Optimizer
 	return stage.Optimizer{
 		Name: o.Name, Momentum: o.Momentum, Nesterov: o.Nesterov, Betas: o.Betas, Epsilon: o.Epsilon, WeightDecay: o.WeightDecay,
-		T0: b.T0,
+		T0: h.origin.unscheduled(h.budget.T0),
 	}
 }
 

@@ -27,7 +27,8 @@ type progress struct {
 	before    time.Duration // training time of earlier generations
 	steps     []uint64      // steps done, by pipeline
 	rounds    map[int]uint64
-	batch     uint64            // samples in a step
+	batch     uint64 // samples in a step of a pipeline
+	origin    origin
 	targets   uint64            // tokens in a step
 	losses    []float64         // of the newest steps, oldest first
 	last      control.RoundMeta // losses and metrics are the newest; the rest is of the restored round
@@ -45,15 +46,15 @@ const lossSteps = 10
 // newProgress starts where the assignment does.
 func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 	p := &progress{
-		state: api.Starting, rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
+		state: api.Starting, origin: originOf(&a), rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
 		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), begun: map[int]bool{}, spans: map[int]*trace.Accumulator{},
 		transfers: newTransfers(a, plan), routes: map[way]*api.TransportStatus{}, held: map[int]string{},
 	}
 	start := uint64(0)
 	if r := a.Restore; r != nil {
 		start = r.Round
-		for _, c := range r.Cursors {
-			p.steps[c.Pipeline] = c.Step
+		for i := range p.steps {
+			p.steps[i] = p.origin.step
 		}
 		p.last = control.MetaOf(r)
 		p.before = time.Duration(p.last.ElapsedS * float64(time.Second))
@@ -192,8 +193,9 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 	l := &p.last
 	out.Loss, out.EvalLoss, out.EvalRound, out.Metrics, out.InitialLoss = l.Loss, l.EvalLoss, l.EvalRound, l.Metrics, l.InitialLoss
 	out.TokensPerS = p.rate.PerSecond(p.until(now))
+	out.SamplesSeen = p.origin.samples
 	for _, s := range p.steps {
-		out.SamplesSeen += s * p.batch
+		out.SamplesSeen += (s - p.origin.step) * p.batch
 	}
 	if out.TokensPerS > 0 {
 		seconds := float64(p.targets) * float64(len(p.steps)) / out.TokensPerS
@@ -250,11 +252,11 @@ func (p *progress) left(out *api.JobStatus, untilMax time.Duration, bounded bool
 }
 
 // meta is what a shard of a round keeps of this.
-func (p *progress) meta(round, tau uint64, data string, now time.Time) control.RoundMeta {
+func (p *progress) meta(round uint64, data string, now time.Time) control.RoundMeta {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.last
 	m.ElapsedS, m.DataDigest, m.TargetsPerStep = p.elapsed(now).Seconds(), data, p.targets
-	m.SamplesSeen = round * tau * p.batch * uint64(len(p.steps))
+	m.SamplesSeen = p.origin.seen(round)
 	return m
 }

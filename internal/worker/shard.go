@@ -4,18 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/internal/cluster"
-	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
-	"github.com/avgpipe/avgpipe/stage"
 )
 
 // vectors pairs the names of a shard file with the memory of a snapshot, in the order of the file. The same pairing writes a
@@ -90,62 +86,12 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	if err != nil {
 		return control.ShardInfo{}, err
 	}
-	said := t.progress.meta(s.Round, t.tau(), h.set.Identity.Digest, now)
-	said.Budget = &h.budget
+	said := t.progress.meta(s.Round, h.set.Identity.Digest, now)
+	budget, final := h.budget, h.origin.final(&h.budget)
+	budget.Samples, budget.Steps = h.origin.seen(final), final*t.tau()
+	said.Budget = &budget
 	return control.ShardInfo{
-		Stage: s.Stage, Digest: string(digest), Bytes: bytes, Cursors: cursors,
+		Stage: s.Stage, Digest: string(digest), Bytes: bytes, Layers: of.meta.Layers, Cursors: cursors,
 		Meta: said, Frozen: of.frozen.file,
 	}, nil
-}
-
-// restore reads a stage's shard of a committed round. It is verified before anything of it is used.
-func (h *host) restore(ctx context.Context, s *hosted, r *cluster.Manifest) (*pipeline.Snapshot, error) {
-	snapshot := &pipeline.Snapshot{Stage: s.index, Round: r.Round}
-	err := shard.Read(ctx, h.store, r.Shards[s.index].Digest, func(header *shard.Header) ([][]float32, error) {
-		return h.prepare(s, r, header, snapshot)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("restore stage %d from round %d: %w", s.index, r.Round, err)
-	}
-	return snapshot, nil
-}
-
-// prepare checks that a shard is the one that the assignment means and holds the vectors that the stage has, allocates the snapshot, and
-// returns its memory in the order of the file.
-func (h *host) prepare(s *hosted, r *cluster.Manifest, header *shard.Header, into *pipeline.Snapshot) ([][]float32, error) {
-	if header.Round != r.Round || header.Stage != s.index || header.Stages != len(h.ranges) || header.Job != h.assignment.JobID {
-		return nil, fmt.Errorf("is of job %s round %d stage %d of %d, expected job %s round %d stage %d of %d",
-			header.Job, header.Round, header.Stage, header.Stages, h.assignment.JobID, r.Round, s.index, len(h.ranges))
-	}
-	var meta export.ShardMeta
-	if err := json.Unmarshal(header.Meta, &meta); err != nil {
-		return nil, fmt.Errorf("meta: %w", err)
-	}
-	if meta.Layers != s.meta.Layers || !slices.EqualFunc(meta.Tensors, s.meta.Tensors, sameTensor) {
-		return nil, fmt.Errorf("holds layers %v with %d tensors, the stage has layers %v with %d: it is of another model or split",
-			meta.Layers, len(meta.Tensors), s.meta.Layers, len(s.meta.Tensors))
-	}
-	allocate := func(vectors int) [][]float32 {
-		all := make([][]float32, vectors)
-		for i := range all {
-			all[i] = make([]float32, s.shape.Parameters)
-		}
-		return all
-	}
-	into.Count, into.Center = meta.Count, allocate(1)[0]
-	for i, updates := range meta.Updates {
-		p := pipeline.PipelineState{Pipeline: i, Step: r.Cursors[i].Step, Updates: updates}
-		p.Parameters, p.State = allocate(1)[0], allocate(s.shape.StateVectors)
-		into.Pipelines = append(into.Pipelines, p)
-	}
-	names, memory := vectors(into)
-	if !slices.Equal(header.Vectors, names) {
-		return nil, fmt.Errorf("its %d vectors are not those of %d pipelines with %d parameters and %d vectors of optimizer state each: "+
-			"it is of another model or optimizer", len(header.Vectors), len(meta.Updates), s.shape.Parameters, s.shape.StateVectors)
-	}
-	return memory, nil
-}
-
-func sameTensor(a, b stage.Tensor) bool {
-	return a.Name == b.Name && slices.Equal(a.Shape, b.Shape) && a.Offset == b.Offset && a.TiedTo == b.TiedTo
 }

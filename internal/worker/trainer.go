@@ -57,7 +57,7 @@ func (t *trainer) tau() uint64 { return uint64(t.assignment.Spec.Job.Averaging.T
 // finalRound is the last round of the budget; further than any while that is not known.
 func (t *trainer) finalRound() uint64 {
 	if b := t.budget.Load(); b != nil {
-		return b.Steps / t.tau()
+		return originOf(&t.assignment).final(b)
 	}
 	return math.MaxUint64
 }
@@ -79,7 +79,7 @@ func (h *host) groupConfig(ctx context.Context) (pipeline.Config, error) {
 	c := pipeline.Config{
 		Generation: h.assignment.Generation, Plan: h.plan, MicroBatches: int(spec.MicroBatches), Pipelines: int(spec.Pipelines),
 		Method: method, ClipNorm: spec.Optimizer.ClipNorm,
-		LearningRate: func(step uint64) float32 { return float32(rate.At(step)) },
+		LearningRate: func(step uint64) float32 { return float32(rate.At(h.origin.scheduled(step))) },
 		Evaluation:   &pipeline.EvaluationConfig{MicroBatches: h.held().Micros()},
 		Attach:       h.attach,
 		Queues:       h.queues,
@@ -110,10 +110,12 @@ func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipelin
 	}
 	if r := t.assignment.Restore; r != nil {
 		c.StartRound = r.Round
-		for i := range h.stages {
-			if c.Stages[i].Restore, err = h.restore(ctx, &h.stages[i], r); err != nil {
-				return nil, err
-			}
+		snapshots, err := h.restore(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		for i := range c.Stages {
+			c.Stages[i].Restore = snapshots[i]
 		}
 	}
 	return pipeline.New(c)
@@ -141,7 +143,9 @@ func (h *host) stageConfig(ctx context.Context, s *hosted) pipeline.StageConfig 
 		Index: s.index,
 		Build: func(p int) (stage.Stage, error) { return h.newStage(ctx, s, p) },
 		Source: func(p int) pipeline.Source {
-			return source{Feed: h.feed, set: h.set, cursor: data.Cursor{Pipeline: p, Pipelines: int(spec.Pipelines), Batch: spec.Train.Batch}}
+			return source{Feed: h.feed, set: h.set, cursor: data.Cursor{
+				Pipeline: p, Pipelines: int(spec.Pipelines), Batch: spec.Train.Batch, Base: h.origin.samples, Since: h.origin.step,
+			}}
 		},
 		EvaluationSource: h.held(),
 	}
@@ -237,7 +241,7 @@ func (t *trainer) Status() control.Status {
 	out := control.Status{JobID: t.assignment.JobID, Generation: t.assignment.Generation, PID: os.Getpid(), Final: t.finalRound()}
 	p := &out.Progress
 	if b := t.budget.Load(); b != nil {
-		p.Steps, p.BudgetSamples = b.Steps, b.Samples
+		p.Steps, p.BudgetSamples = t.finalRound()*t.tau(), originOf(&t.assignment).seen(t.finalRound())
 	}
 	now := time.Now()
 	t.progress.fill(p, t.assignment.Spec.Job.Train.MaxTime, now)

@@ -182,7 +182,7 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 	if err := checkAssignment(a, c.Plan); err != nil {
 		return nil, err
 	}
-	h := &host{opened: t.opened, assignment: a, plan: c.Plan, budget: *a.Spec.Budget, graphics: t.graphics}
+	h := &host{opened: t.opened, assignment: a, plan: c.Plan, origin: originOf(&a), budget: *a.Spec.Budget, graphics: t.graphics}
 	err := errors.Join(h.cut(), h.newFeed())
 	if err == nil {
 		err = h.openDevices(ctx)

@@ -209,11 +209,12 @@ func parts(t *testing.T, a control.Assignment, o outcome) (*model.Model, shard.S
 }
 
 func restoreOf(o outcome) *cluster.Manifest {
-	r := &cluster.Manifest{Round: o.round}
+	r := &cluster.Manifest{Round: o.round, Stages: len(o.shards)}
 	for k := range len(o.shards) {
 		s := o.shards[k]
-		r.Shards = append(r.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Frozen: s.Frozen.Digest, FrozenBytes: s.Frozen.Bytes})
+		r.Shards = append(r.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(s.Digest), Frozen: s.Frozen.Digest, FrozenBytes: s.Frozen.Bytes, Layers: s.Layers})
 		r.Cursors = o.shards[k].Cursors
+		r.SamplesSeen = s.Meta.SamplesSeen
 		r.Meta, _ = json.Marshal(o.shards[k].Meta)
 	}
 	return r
@@ -397,8 +398,8 @@ func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
 		"not a whole number of":                func(a *control.Assignment) { a.Spec.Job.Averaging.Tau = 3 },
 		"the job 2 devices and 3 stage places": func(a *control.Assignment) { a.Stages = append(a.Stages, a.Stages[0]) },
 		"the plan has 1 devices and 1 stages":  func(a *control.Assignment) { a.Plan = a.Plan[:1] },
-		"1 shards and 1 cursors": func(a *control.Assignment) {
-			a.Restore = &cluster.Manifest{Shards: make([]cluster.ShardRef, 1), Cursors: make([]shard.Cursor, 1)}
+		"1 shards and 0 cursors": func(a *control.Assignment) {
+			a.Restore = &cluster.Manifest{Shards: make([]cluster.ShardRef, 1)}
 		},
 		"F9": func(a *control.Assignment) { a.Plan[0] += " F9" },
 	} {

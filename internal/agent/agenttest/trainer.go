@@ -132,8 +132,11 @@ func (t *trainer) restore(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	for _, k := range t.stages() {
-		if _, err := t.store.Verify(ctx, r.Shards[k].Digest); err != nil {
+	for k, s := range r.Shards {
+		if len(r.Shards) == len(t.a.Stages) && !slices.Contains(t.stages(), k) {
+			continue
+		}
+		if _, err := t.store.Verify(ctx, s.Digest); err != nil {
 			return err
 		}
 	}
@@ -238,9 +241,13 @@ func (t *trainer) snapshot(ctx context.Context, round uint64) error {
 
 func (t *trainer) meta(round uint64) control.RoundMeta {
 	loss, initial := Loss(round), Loss(0)
+	from, before := uint64(0), uint64(0)
+	if r := t.a.Restore; r != nil && r.SamplesSeen > 0 {
+		from, before = r.Round, r.SamplesSeen
+	}
 	return control.RoundMeta{
 		ElapsedS: float64(round) * RoundTime.Seconds(), Loss: &loss, EvalLoss: &loss, EvalRound: round, InitialLoss: &initial,
-		SamplesSeen: round * uint64(t.a.Spec.Job.Train.Batch) * uint64(t.a.Spec.Job.Pipelines), DataDigest: "fake", Budget: t.a.Spec.Budget,
+		SamplesSeen: before + (round-from)*uint64(t.a.Spec.Job.Averaging.Tau)*uint64(t.a.Spec.Job.Train.Batch)*uint64(t.a.Spec.Job.Pipelines), DataDigest: "fake", Budget: t.a.Spec.Budget,
 	}
 }
 

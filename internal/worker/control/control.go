@@ -160,6 +160,7 @@ type ShardInfo struct {
 	Stage   int            `json:"stage"`
 	Digest  string         `json:"digest"` // SHA-256, hexadecimal
 	Bytes   int64          `json:"bytes"`
+	Layers  [2]int         `json:"layers,omitzero"` // of the stage: the first one and the one after its last
 	Cursors []shard.Cursor `json:"cursors"`
 	Meta    RoundMeta      `json:"meta"`
 	Frozen  FrozenInfo     `json:"frozen,omitzero"`

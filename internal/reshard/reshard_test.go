@@ -1,0 +1,195 @@
+package reshard_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/reshard"
+	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+const layers, stateVectors = 7, 2
+
+// width is how many elements the tensor of a layer has.
+func width(layer int) int { return 3 + 5*layer%11 }
+
+// part is a stage of a split in memory: its header, and its vectors.
+type part struct {
+	reshard.Source
+	vectors [][]float32
+}
+
+// laid is a stage with some layers; a tensor takes a multiple of 16 elements.
+func laid(from, to int) (tensors []stage.Tensor, length int) {
+	for l := from; l < to; l++ {
+		t := stage.Tensor{Name: fmt.Sprint("layer", l), Shape: []int{width(l)}, Offset: length}
+		if l == layers-1 {
+			t.TiedTo = "layer0"
+		}
+		tensors = append(tensors, t)
+		length += (width(l) + 15) / 16 * 16
+	}
+	return tensors, length
+}
+
+// value is that of an element of a tensor in a vector, whatever the split.
+func value(vector, layer, i int) float32 { return float32(10000*vector + 100*layer + i + 1) }
+
+// round is a committed round, of a split and a number of pipelines.
+func round(t *testing.T, cuts []int, pipelines int) (parts []part, m *cluster.Manifest) {
+	t.Helper()
+	m = &cluster.Manifest{Round: 9}
+	for k := range len(cuts) - 1 {
+		tensors, length := laid(cuts[k], cuts[k+1])
+		meta := export.ShardMeta{Layers: [2]int{cuts[k], cuts[k+1]}, Tensors: tensors, Count: pipelines, Updates: slices.Repeat([]uint64{9}, pipelines)}
+		text, err := json.Marshal(meta)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := part{}
+		p.Header = shard.Header{Round: 9, Stage: k, Stages: len(cuts) - 1, Meta: text, Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: length}}}
+		for i := range pipelines {
+			p.Header.Vectors = append(p.Header.Vectors, shard.Vector{Name: shard.ParametersVector(i), Elements: length})
+			for j := range stateVectors {
+				p.Header.Vectors = append(p.Header.Vectors, shard.Vector{Name: shard.StateVector(i, j), Elements: length})
+			}
+		}
+		for v := range p.Header.Vectors {
+			memory := make([]float32, length)
+			for l := cuts[k]; l < cuts[k+1]; l++ {
+				for i := range width(l) {
+					memory[tensors[l-cuts[k]].Offset+i] = value(v, l, i)
+				}
+			}
+			p.vectors = append(p.vectors, memory)
+		}
+		if p.Source, err = reshard.ParseSource(&p.Header); err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, p)
+		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(fmt.Sprint(k)), Layers: meta.Layers})
+	}
+	return parts, m
+}
+
+// splitAt draws where a model is cut.
+func splitAt(r *rand.Rand) []int {
+	cuts := []int{0}
+	for l := 1; l < layers; l++ {
+		if r.IntN(2) == 0 {
+			cuts = append(cuts, l)
+		}
+	}
+	return append(cuts, layers)
+}
+
+// TestEverySplitIsMadeOfEveryOther: each element gets where it belongs, and nothing else is written.
+func TestEverySplitIsMadeOfEveryOther(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		was, now := splitAt(r), splitAt(r)
+		had, has := 1+r.IntN(3), 1+r.IntN(3)
+		parts, m := round(t, was, had)
+		split := make([][2]int, len(now)-1)
+		for k := range split {
+			split[k] = [2]int{now[k], now[k+1]}
+		}
+		for k := range split {
+			var sources []reshard.Source
+			var from []part
+			for _, ref := range reshard.Needs(m, split, k) {
+				from = append(from, parts[ref.Stage])
+				sources = append(sources, parts[ref.Stage].Source)
+			}
+			tensors, length := laid(now[k], now[k+1])
+			a, err := reshard.Assemble(sources, reshard.Target{Layers: split[k], Tensors: tensors, Elements: length, State: stateVectors, Pipelines: has})
+			if err != nil {
+				t.Fatalf("%v to %v: %v", was, now, err)
+			}
+			if len(a.Updates) != min(had, has) || len(a.Vectors) != 1+len(a.Updates)*(1+stateVectors) {
+				t.Fatalf("%d pipelines to %d: %d go on, %d vectors", had, has, len(a.Updates), len(a.Vectors))
+			}
+			checkMade(t, a, from, tensors, now[k], has)
+		}
+	}
+}
+
+// checkMade copies the pieces, and holds the result against what a stage has that was never cut otherwise.
+func checkMade(t *testing.T, a *reshard.Assembly, from []part, tensors []stage.Tensor, first, pipelines int) {
+	t.Helper()
+	made := make([][]float32, len(a.Vectors))
+	for v := range made {
+		made[v] = make([]float32, a.Vectors[v].Elements)
+	}
+	for _, p := range a.Pieces {
+		copy(made[p.To][p.At:p.At+p.Elements], from[p.Source].vectors[p.Vector][p.From:p.From+p.Elements])
+	}
+	for v := range made {
+		want, expected := v, make([]float32, a.Vectors[v].Elements)
+		if pipelines == 1 && v == 1 {
+			want = 0 // a single pipeline is the center
+		}
+		for j, tensor := range tensors {
+			for i := range tensor.Len() {
+				expected[tensor.Offset+i] = value(want, first+j, i)
+			}
+		}
+		if !slices.Equal(made[v], expected) {
+			t.Fatalf("vector %s is\n%v, expected\n%v", a.Vectors[v].Name, made[v], expected)
+		}
+	}
+}
+
+func TestShardsThatDoNotMakeAStageAreRefused(t *testing.T) {
+	parts, m := round(t, []int{0, 3, layers}, 2)
+	tensors, length := laid(2, 5)
+	target := reshard.Target{Layers: [2]int{2, 5}, Tensors: tensors, Elements: length, State: stateVectors, Pipelines: 2}
+	good := func() []reshard.Source { return []reshard.Source{parts[0].Source, parts[1].Source} }
+	for want, change := range map[string]func(all []reshard.Source) ([]reshard.Source, reshard.Target){
+		"no shard has layers": func([]reshard.Source) ([]reshard.Source, reshard.Target) { return nil, target },
+		"has no tensor layer3": func(all []reshard.Source) ([]reshard.Source, reshard.Target) {
+			return all[:1], target
+		},
+		"not of one round": func(all []reshard.Source) ([]reshard.Source, reshard.Target) {
+			all[1].Header.Round = 8
+			return all, target
+		},
+		"two places": func(all []reshard.Source) ([]reshard.Source, reshard.Target) {
+			return append(all, all[0]), target
+		},
+		"0 vectors of optimizer state": func(all []reshard.Source) ([]reshard.Source, reshard.Target) {
+			other := target
+			other.State = 0
+			return all, other
+		},
+		"beyond the": func(all []reshard.Source) ([]reshard.Source, reshard.Target) {
+			all[1].Meta.Tensors = slices.Clone(all[1].Meta.Tensors)
+			all[1].Meta.Tensors[0].Offset = 1 << 40
+			return all, target
+		},
+		"[99] tied to": func(all []reshard.Source) ([]reshard.Source, reshard.Target) {
+			all[0].Meta.Tensors = slices.Clone(all[0].Meta.Tensors)
+			all[0].Meta.Tensors[2].Shape = []int{99}
+			return all, target
+		},
+	} {
+		sources, to := change(good())
+		if _, err := reshard.Assemble(sources, to); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, expected %q", err, want)
+		}
+	}
+	m.Shards[0].Layers, m.Shards[0].Frozen = [2]int{}, "f" // an older manifest
+	if got := reshard.Files(m, [][2]int{{0, 4}, {4, layers}}, 0); !slices.Equal(got, []shard.Digest{"0", "f"}) {
+		t.Errorf("without layers, a split of as many stages needs %v", got)
+	}
+	if got := reshard.Files(m, [][2]int{{0, layers}}, 0); !slices.Equal(got, []shard.Digest{"0", "f", "1"}) {
+		t.Errorf("without layers, another split needs %v", got)
+	}
+}
