@@ -61,6 +61,11 @@ func (c *Client) Explain(ctx context.Context, ref string) (Explanation, error) {
 	return call[Explanation](ctx, c, http.MethodGet, PathJob(ref, "explain"), nil)
 }
 
+// Audit says which samples stand behind a job's last committed round.
+func (c *Client) Audit(ctx context.Context, ref string) (Accounting, error) {
+	return call[Accounting](ctx, c, http.MethodGet, PathJob(ref, "audit"), nil)
+}
+
 // History returns how a job's training went.
 func (c *Client) History(ctx context.Context, ref string, r HistoryRequest) (History, error) {
 	query := url.Values{"from": {strconv.FormatUint(r.From, 10)}, "points": {strconv.Itoa(r.Points)}}

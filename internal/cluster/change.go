@@ -143,6 +143,7 @@ func (c *CommitRound) apply(s *State) (string, error) {
 			return fmt.Errorf("job %s: keep is %d: at least 1 durable round", c.Job, c.Keep)
 		}
 		j.Pending = 0
+		j.extend(m)
 		j.Committed = append(slices.Clone(j.Committed), m)
 		j.Committed = j.Committed[max(0, len(j.Committed)-c.Keep):]
 		return nil
@@ -227,6 +228,7 @@ func (c *DiscardRound) apply(s *State) (string, error) {
 			return fmt.Errorf("job %s: round %d: %w: it is not one of the durable rounds", c.Job, c.Round, ErrStaleRound)
 		}
 		j.Committed = slices.Delete(slices.Clone(j.Committed), at, at+1)
+		j.cutLineage()
 		j.Reason = c.Reason
 		return nil
 	})
@@ -317,6 +319,7 @@ func (c *ResumeJob) apply(s *State) (string, error) {
 		case j.State.Ended() && len(j.Committed) == 0:
 			return fmt.Errorf("job %s: %w: no round was committed", c.Job, ErrNothingToResume)
 		}
+		j.cutLineage()
 		j.Pending, j.Reason = 0, c.Reason
 		if len(c.Spec) > 0 {
 			j.Spec, j.Report, j.ReportDigest = c.Spec, nil, ""

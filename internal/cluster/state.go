@@ -62,6 +62,8 @@ type Job struct {
 
 	Pending   uint64      `json:"pending"`             // the round being committed; 0: none
 	Committed []*Manifest `json:"committed,omitempty"` // durable rounds, oldest first, the newest last
+	// Lineage is what stands behind the newest of them, from the start on.
+	Lineage []Stretch `json:"lineage,omitempty"`
 }
 
 // LastCommitted is the newest durable round, or nil.

@@ -74,6 +74,7 @@ var mayImport = map[string][]string{
 	// What puts it together.
 	"pipeline":         {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
 	"internal/export":  {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
+	"internal/accounting": {"internal/api", "internal/cluster", "internal/data"},
 	"internal/reshard": {"internal/cluster", "internal/export", "internal/shard", "stage"},
 	"internal/infer": {
 		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "internal/words", "job",
@@ -106,7 +107,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
-		"internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
+		"internal/accounting", "internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
 		"internal/access", "internal/audit", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/modeldir", "internal/nearest", "internal/outputdir",

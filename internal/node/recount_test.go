@@ -42,4 +42,8 @@ func TestAJobIsResumedWithOtherCounts(t *testing.T) {
 	if now.Stages != 1 || now.Pipelines != 3 {
 		t.Errorf("it goes on with %d stages and %d pipelines", now.Stages, now.Pipelines)
 	}
+	a, err := d.Client.Audit(t.Context(), id)
+	if err != nil || !a.Exact || len(a.Stretches) != 2 || len(a.Stretches[0].Pipelines) != 2 || len(a.Stretches[1].Pipelines) != 3 {
+		t.Errorf("the samples behind it are %+v (%v)", a, err)
+	}
 }

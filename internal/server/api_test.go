@@ -120,6 +120,11 @@ type sent struct {
 	d description
 }
 
+func (s *sent) Audit(context.Context, string) (a api.Accounting, err error) {
+	s.d.fill(reflect.ValueOf(&a).Elem())
+	return a, nil
+}
+
 func (s *sent) Explain(context.Context, string) (e api.Explanation, err error) {
 	s.d.fill(reflect.ValueOf(&e).Elem())
 	return e, nil

@@ -18,6 +18,8 @@ type Backend interface {
 	Job(ctx context.Context, ref string) (api.JobStatus, error)
 	// Explain says how a job is laid over its devices and why.
 	Explain(ctx context.Context, ref string) (api.Explanation, error)
+	// Audit says which samples stand behind the job's last committed round.
+	Audit(ctx context.Context, ref string) (api.Accounting, error)
 	// Tune tunes a job file and submits nothing. It calls each with every update; an error of each ends it. An error before the
 	// first update reaches the client as an answer.
 	Tune(ctx context.Context, r api.SubmitRequest, peer Peer, each func(api.TuneUpdate) error) error

@@ -46,6 +46,11 @@ func (b *private) Jobs(ctx context.Context) ([]api.JobStatus, error) {
 	return []api.JobStatus{s}, err
 }
 
+func (b *private) Audit(_ context.Context, ref string) (api.Accounting, error) {
+	b.asked = append(b.asked, ref)
+	return api.Accounting{Name: secret}, nil
+}
+
 func (b *private) Explain(_ context.Context, ref string) (api.Explanation, error) {
 	b.asked = append(b.asked, ref)
 	return api.Explanation{Reason: secret}, nil

@@ -156,6 +156,10 @@ func (h *handler) jobRoutes() []route {
 		ofJob(route{
 			method: http.MethodGet, path: job + "/explain", name: "explain", who: owner, does: "Say how a job is laid over its devices and why.",
 		}, b.Explain),
+		ofJob(route{
+			method: http.MethodGet, path: job + "/audit", name: "audit", who: owner, stale: true,
+			does: "Say which samples stand behind a job's last committed round, and whether each was consumed once.",
+		}, b.Audit),
 		byPeer(route{
 			method: http.MethodPost, path: job + "/cancel", name: "cancel", who: owner, does: "Ask a job to commit and stop, without waiting for it.",
 			status: http.StatusAccepted,

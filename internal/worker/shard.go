@@ -89,7 +89,7 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	said := t.progress.meta(s.Round, h.set.Identity.Digest, now)
 	budget, final := h.budget, h.origin.final(&h.budget)
 	budget.Samples, budget.Steps = h.origin.seen(final), final*t.tau()
-	said.Budget = &budget
+	said.Budget, said.Epoch = &budget, h.set.Samples()
 	return control.ShardInfo{
 		Stage: s.Stage, Digest: string(digest), Bytes: bytes, Layers: of.meta.Layers, Cursors: cursors,
 		Meta: said, Frozen: of.frozen.file,

@@ -76,6 +76,7 @@ type RoundMeta struct {
 	SamplesSeen    uint64   `json:"samples_seen"`
 	DataDigest     string   `json:"data_digest"`
 	TargetsPerStep uint64   `json:"targets_per_step"`
+	Epoch          uint64   `json:"epoch,omitempty"` // samples in one
 	// Budget is what the job trains on, resolved.
 	Budget *job.Budget `json:"budget,omitempty"`
 }
