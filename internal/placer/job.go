@@ -13,6 +13,12 @@ type Job struct {
 	Threads int     // cores of each device; 0: none of its own
 	GPUs    int     // that the devices are on, neighbours on the same one where there are fewer; 0: none
 	Bytes   []int64 // of each stage, what it takes of its host's memory; nil: not known
+	// Only is the one node that it may be on; "": any may have it.
+	Only string
+	// Whole is a node that it takes as a whole, and alone: its devices share the cores, and its memory is not looked at. "": none.
+	Whole string
+	// Unfit are GPUs that it cannot use, by UUID, of each node.
+	Unfit map[string][]string
 	// Spread asks for as many nodes as possible, else for as few.
 	Spread bool
 	// Plan is run by Pipelines pipelines, at Costs on devices of speed 1, in seconds, whose MessageBytes say what crosses each boundary. Where

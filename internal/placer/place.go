@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // Seat is where a stage runs.
@@ -59,11 +61,16 @@ func Place(j Job, nodes []Node, links Links) (Placement, error) {
 	})
 	f := &finder{job: &j, units: j.units(), links: links}
 	for _, n := range nodes {
-		if n.Excluded != "" {
+		switch n = j.view(n); {
+		case j.Only != "" && n.Name != j.Only || j.Whole != "" && n.Name != j.Whole:
+		case n.Excluded != "":
 			f.excluded = append(f.excluded, n)
-			continue
+		default:
+			f.nodes = append(f.nodes, n)
 		}
-		f.nodes = append(f.nodes, n)
+	}
+	if j.Whole != "" {
+		return f.whole()
 	}
 	best, ok := f.choose()
 	if !ok {
@@ -73,6 +80,34 @@ func Place(j Job, nodes []Node, links Links) (Placement, error) {
 	p.Seconds = best.seconds
 	p.Reason = f.why(best, p)
 	return p, nil
+}
+
+// view is a node without the GPUs that the job cannot use.
+func (j *Job) view(n Node) Node {
+	if unfit := j.Unfit[n.Name]; len(unfit) > 0 {
+		n.GPUs = slices.DeleteFunc(slices.Clone(n.GPUs), func(uuid string) bool { return slices.Contains(unfit, uuid) })
+		n.All.GPUs -= len(unfit)
+		n.GPUs = n.GPUs[:min(len(n.GPUs), max(n.All.GPUs, 0))] // those without a name come last
+	}
+	return n
+}
+
+// whole puts everything on one node, of which nobody else has anything.
+func (f *finder) whole() (Placement, error) {
+	j := *f.job
+	j.Threads = 0
+	for _, n := range f.nodes {
+		if len(n.Cores) < n.All.Cores || n.Bytes < n.All.Bytes || len(n.GPUs) < min(j.GPUs, j.rows()) || n.NoData != "" {
+			continue
+		}
+		p := j.seat([]Node{n}, make([]int, j.rows()))
+		for s := range p.Seats {
+			p.Seats[s].Cores = n.Cores
+		}
+		p.Reason = fmt.Sprintf("all stages on %s, alone, whose %s they share", n.Name, words.Count(n.All.Cores, "core"))
+		return p, nil
+	}
+	return Placement{}, f.noRoom()
 }
 
 // Fits reports whether a job has room on nodes now. It predicts no times, and so is cheap.
@@ -90,7 +125,9 @@ func (j *Job) Take(nodes []Node, p Placement) []Node {
 		for _, s := range p.Seats {
 			if s.Node == n.Name {
 				n.take(s.Cores, s.GPU)
-				if j.Bytes != nil {
+				if j.Whole != "" {
+					n.Bytes = 0
+				} else if j.Bytes != nil {
 					n.Bytes -= j.Bytes[s.Stage]
 				}
 			}

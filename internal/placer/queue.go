@@ -1,0 +1,301 @@
+package placer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Patience is how long a job waits for others of higher priority. After that it goes before all that were submitted later, so that every job has its
+// turn however many of higher priority come.
+const Patience = 24 * time.Hour
+
+// The bounds of a priority.
+const (
+	LeastPriority = -100
+	MostPriority  = 100
+)
+
+// Waiting is a job that waits to be placed.
+type Waiting struct {
+	ID        string
+	Priority  int
+	Submitted time.Time
+	Want      Job
+	// Takes is the longest time that it is expected to hold its place; 0: not known.
+	Takes time.Duration
+}
+
+// Holder is a job that holds a place.
+type Holder struct {
+	ID   string
+	Held map[string]Held // by node
+	Ends time.Time       // when it is expected to give the place back; zero: not known
+}
+
+// Held is what a job holds of a node.
+type Held struct {
+	Cores []int
+	GPUs  []string
+	Bytes int64
+}
+
+// Verdict is what is decided about a job that waits.
+type Verdict struct {
+	Start bool
+	// Want is what it starts with, or waits for: the job's own, or a whole node, where its own is more than all nodes have.
+	Want   Job
+	Placed Placement // where it starts
+	// Never says that no node will have what it needs unless somebody changes something. It holds nobody up.
+	Never bool
+	// Behind is the job that it waits for to start; "": for what it needs to be free.
+	Behind string
+	// Since is when it was submitted, and Before when it is expected to start at the latest; zero: not known.
+	Since, Before time.Time
+	// Overtakes is the first job that was before it and waits on; "": it starts in its turn.
+	Overtakes string
+	// Lacks says what is free of what it needs, by node.
+	Lacks string
+}
+
+// reservation is a place that a job which waits will have.
+type reservation struct {
+	id     string
+	at     time.Time
+	until  time.Time // zero: not known
+	want   Job
+	placed Placement
+}
+
+// line is the state of one pass over those that wait.
+type line struct {
+	now      time.Time
+	nodes    []Node // with what is free now
+	holders  []Holder
+	reserved []reservation
+	first    string // that waits and holds others up
+	blind    bool   // nobody knows when one that waits can start, so nobody overtakes it
+}
+
+// Order says which of the jobs that wait start now, in the order of what it is given. Their turn is by priority, the highest first, then by submission; a
+// job that has waited for Patience goes before those that have not. A job starts when it has room and nobody before it waits. Where somebody does, it
+// still starts if it delays none of them: each of them is given the first place and time at which it has room, by the ends that are known of those that hold
+// something, and it ends before that or takes something else. Where no such time is known, nobody overtakes. Nobody loses a place again.
+func Order(now time.Time, nodes []Node, holders []Holder, waiting []Waiting) []Verdict {
+	turn := make([]int, len(waiting))
+	for i := range turn {
+		turn[i] = i
+	}
+	slices.SortStableFunc(turn, func(a, b int) int { return waiting[a].compare(&waiting[b], now) })
+	l := &line{now: now, nodes: nodes, holders: slices.Clone(holders)}
+	all := make([]Verdict, len(waiting))
+	for _, i := range turn {
+		all[i] = l.next(&waiting[i])
+	}
+	return all
+}
+
+// compare orders by turn.
+func (w *Waiting) compare(other *Waiting, now time.Time) int {
+	a, b := now.Sub(w.Submitted) >= Patience, now.Sub(other.Submitted) >= Patience
+	switch {
+	case a && b:
+		return w.Submitted.Compare(other.Submitted)
+	case a:
+		return -1
+	case b:
+		return 1
+	}
+	return cmp.Or(cmp.Compare(other.Priority, w.Priority), w.Submitted.Compare(other.Submitted))
+}
+
+// next decides about the job whose turn it is.
+func (l *line) next(w *Waiting) Verdict {
+	want, ever := w.Want.fitted(l.nodes)
+	v := Verdict{Want: want, Never: !ever, Since: w.Submitted, Behind: l.first}
+	p, err := Place(want, l.unreserved(w.Takes), nil)
+	if err == nil && !l.blind {
+		v.Start, v.Placed, v.Overtakes, v.Behind = true, p, l.first, ""
+		l.begin(w, want, p)
+		return v
+	}
+	if _, err := Place(want, l.nodes, nil); err != nil {
+		v.Lacks = err.Error()
+	}
+	if !ever {
+		v.Behind = ""
+		return v
+	}
+	r, known := l.reserve(w, want)
+	if known {
+		l.reserved, v.Before = append(l.reserved, r), r.at
+	}
+	l.blind = l.blind || !known
+	if l.first == "" {
+		l.first = w.ID
+	}
+	return v
+}
+
+// begin gives a job its place.
+func (l *line) begin(w *Waiting, want Job, p Placement) {
+	h := Holder{ID: w.ID, Held: p.held(&want, l.nodes)}
+	l.nodes = want.Take(l.nodes, p)
+	if w.Takes > 0 {
+		h.Ends = l.now.Add(w.Takes)
+	}
+	l.holders = append(l.holders, h)
+}
+
+// unreserved are the nodes now, without what is reserved from a time on at which a job that starts now and takes so long would still be there.
+func (l *line) unreserved(takes time.Duration) []Node {
+	nodes := l.nodes
+	for _, r := range l.reserved {
+		if takes <= 0 || l.now.Add(takes).After(r.at) {
+			nodes = r.want.Take(nodes, r.placed)
+		}
+	}
+	return nodes
+}
+
+// reserve finds the first place and time at which a job has room, beside those that are reserved.
+func (l *line) reserve(w *Waiting, want Job) (r reservation, known bool) {
+	if l.blind {
+		return r, false
+	}
+	times := []time.Time{l.now}
+	for _, h := range l.holders {
+		if !h.Ends.IsZero() {
+			times = append(times, h.ends(l.now))
+		}
+	}
+	for _, other := range l.reserved {
+		times = append(times, other.at)
+		if !other.until.IsZero() {
+			times = append(times, other.until)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	for _, at := range slices.CompactFunc(times, time.Time.Equal) {
+		nodes := l.nodesAt(at)
+		for _, other := range l.reserved {
+			if other.until.IsZero() || other.until.After(at) {
+				nodes = other.want.Take(nodes, other.placed)
+			}
+		}
+		p, err := Place(want, nodes, nil)
+		if err != nil {
+			continue
+		}
+		r = reservation{id: w.ID, at: at, want: want, placed: p}
+		if w.Takes > 0 {
+			r.until = at.Add(w.Takes)
+		}
+		return r, true
+	}
+	return r, false
+}
+
+// ends is when a holder gives its place back; one that should have done so does it now.
+func (h *Holder) ends(now time.Time) time.Time {
+	if h.Ends.Before(now) {
+		return now
+	}
+	return h.Ends
+}
+
+// nodesAt are the nodes at a time, when some holders have ended.
+func (l *line) nodesAt(at time.Time) []Node {
+	nodes := slices.Clone(l.nodes)
+	for _, h := range l.holders {
+		if h.Ends.IsZero() || h.ends(l.now).After(at) {
+			continue
+		}
+		for i := range nodes {
+			nodes[i].give(h.Held[nodes[i].Name])
+		}
+	}
+	return nodes
+}
+
+// give makes free what a job held.
+func (n *Node) give(h Held) {
+	n.Cores = slices.Concat(n.Cores, h.Cores)
+	slices.Sort(n.Cores)
+	n.GPUs = slices.Concat(n.GPUs, h.GPUs)
+	n.Bytes += h.Bytes
+}
+
+// held is what a placement holds of each node.
+func (p *Placement) held(j *Job, nodes []Node) map[string]Held {
+	all := map[string]Held{}
+	for _, s := range p.Seats {
+		h := all[s.Node]
+		for _, core := range s.Cores {
+			if !slices.Contains(h.Cores, core) {
+				h.Cores = append(h.Cores, core)
+			}
+		}
+		if s.GPU != "" && !slices.Contains(h.GPUs, s.GPU) {
+			h.GPUs = append(h.GPUs, s.GPU)
+		}
+		if j.Bytes != nil && j.Whole == "" {
+			h.Bytes += j.Bytes[s.Stage]
+		}
+		if i := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == s.Node }); j.Whole != "" && i >= 0 {
+			h.Bytes = nodes[i].All.Bytes
+		}
+		all[s.Node] = h
+	}
+	return all
+}
+
+// fitted is the job as it can have room once its turn has come: as it is, or on a whole node, the largest, whose cores its devices share, or whose memory is
+// less than it is predicted to take, where all nodes together have no room for it. It reports whether there will be room at all.
+func (j Job) fitted(nodes []Node) (Job, bool) {
+	idle := make([]Node, len(nodes))
+	for i := range nodes {
+		idle[i] = nodes[i].idle()
+	}
+	if Fits(j, idle) {
+		return j, true
+	}
+	with := slices.Clone(idle)
+	for i := range with {
+		with[i].Excluded = ""
+	}
+	if Fits(j, with) {
+		return j, false // until a node comes back
+	}
+	slices.SortStableFunc(idle, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(b.All.Cores, a.All.Cores), cmp.Compare(b.All.Bytes, a.All.Bytes), cmp.Compare(a.Name, b.Name))
+	})
+	for _, n := range idle {
+		whole := j
+		whole.Whole = n.Name
+		if Fits(whole, idle) {
+			return whole, true
+		}
+	}
+	return j, false
+}
+
+// Text says for people why a job waits; nodes is how many there are.
+func (v *Verdict) Text(w *Waiting, nodes int) string {
+	var said []string
+	if v.Behind != "" {
+		said = append(said, "behind job "+v.Behind)
+	}
+	if v.Lacks != "" && nodes > 1 {
+		said = append(said, fmt.Sprintf("needs %s (%s)", w.Want.Need(), v.Lacks))
+	}
+	if !v.Before.IsZero() {
+		said = append(said, "expected to start by "+v.Before.UTC().Format(time.RFC3339))
+	}
+	if nodes > 1 {
+		said = append(said, "waits since "+v.Since.UTC().Format(time.RFC3339))
+	}
+	return strings.Join(said, "; ")
+}
