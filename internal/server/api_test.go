@@ -120,6 +120,10 @@ type sent struct {
 	d description
 }
 
+func (f *fake) Audit(context.Context, string) (api.Accounting, error) {
+	return api.Accounting{ID: "1", Exact: true}, nil
+}
+
 func (s *sent) Audit(context.Context, string) (a api.Accounting, err error) {
 	s.d.fill(reflect.ValueOf(&a).Elem())
 	return a, nil

@@ -70,10 +70,6 @@ func (f *fake) Job(_ context.Context, ref string) (api.JobStatus, error) {
 	return f.job, f.failure
 }
 
-func (f *fake) Audit(context.Context, string) (api.Accounting, error) {
-	return api.Accounting{ID: "1", Exact: true}, nil
-}
-
 func (f *fake) Explain(ctx context.Context, ref string) (api.Explanation, error) {
 	s, err := f.Job(ctx, ref)
 	return api.Explanation{ID: s.ID, Why: []string{"because"}}, err
