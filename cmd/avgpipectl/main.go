@@ -88,7 +88,7 @@ A JOB is named by its id, or by its name if only one job has it.`,
 	cmd.AddCommand(
 		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newAuditCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
-		newNodesCommand(), newPlanCommand(), newVersionCommand(),
+		newNodesCommand(), newChaosCommand(), newPlanCommand(), newVersionCommand(),
 	)
 	cmd.InitDefaultCompletionCmd()
 	explainExits(cmd)

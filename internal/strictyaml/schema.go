@@ -250,7 +250,9 @@ func (f *Field) wantsList() string {
 		return text
 	}
 	things := "numbers" + f.interval()
-	if f.Type.Elem().Kind() == reflect.String {
+	if element := f.element(); element.reads() {
+		things = element.Wants()
+	} else if f.Type.Elem().Kind() == reflect.String {
 		things = "text"
 		if f.Path {
 			things = "paths"
