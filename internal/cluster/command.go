@@ -9,7 +9,7 @@ import (
 
 // Command is a change of the replicated state. The set is closed: table commands lists every kind.
 type Command interface {
-	// apply changes s, which nobody else sees yet, and returns the job it was about. After an error s is thrown away. What the command holds
+	// apply changes s, which nobody else sees yet, and returns the job it was about, if any. After an error s is thrown away. What the command holds
 	// becomes the state's: a command is applied once, as it was decoded.
 	apply(s *State) (job string, err error)
 }
@@ -31,6 +31,14 @@ var commands = map[string]func() Command{
 	"resume_job":       func() Command { return new(ResumeJob) },
 	"restore_job":      func() Command { return new(RestoreJob) },
 	"remove_job":       func() Command { return new(RemoveJob) },
+	"begin_cluster":    func() Command { return new(BeginCluster) },
+	"add_token":        func() Command { return new(AddToken) },
+	"join_node":        func() Command { return new(JoinNode) },
+	"spend_token":      func() Command { return new(SpendToken) },
+	"update_node":      func() Command { return new(UpdateNode) },
+	"drain_node":       func() Command { return new(DrainNode) },
+	"resume_node":      func() Command { return new(ResumeNode) },
+	"remove_node":      func() Command { return new(RemoveNode) },
 }
 
 // kinds are the names by type.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -10,9 +11,11 @@ import (
 // MaxCommandBytes bounds a command when it is proposed.
 const MaxCommandBytes = 16 << 20
 
-// stateVersion is the version of a state's JSON (docs/formats.md). Version 1 had a header, with a checksum that a snapshot file has as well.
+// stateVersion is the newest version of a state's JSON (docs/formats.md). Version 1 had a header, with a checksum that a snapshot file has as
+// well. Without a cluster in it a state is written as version 2, which older programs read.
 const (
-	stateVersion = 2
+	stateVersion = 3
+	aloneVersion = 2
 	stateMagic   = "AVGS" // of version 1
 	stateHeader  = 4 + 4 + 8 + 4
 )
@@ -24,11 +27,19 @@ type stateBody struct {
 	NextJob uint64 `json:"next_job"`
 	Unknown uint64 `json:"unknown"`
 	Jobs    []*Job `json:"jobs"` // in the order of submission
+
+	Authority *Authority `json:"authority,omitempty"`
+	Nodes     []*Node    `json:"nodes,omitempty"`  // by name
+	Tokens    []*Token   `json:"tokens,omitempty"` // by hash
 }
 
 // MarshalBinary encodes the state. Equal states give equal bytes.
 func (s *State) MarshalBinary() ([]byte, error) {
-	body, err := json.Marshal(stateBody{stateVersion, s.Index, s.NextJob, s.Unknown, s.Jobs()})
+	version := stateVersion
+	if s.authority == nil {
+		version = aloneVersion
+	}
+	body, err := json.Marshal(stateBody{version, s.Index, s.NextJob, s.Unknown, s.Jobs(), s.authority, s.Nodes(), s.Tokens()})
 	if err != nil {
 		return nil, fmt.Errorf("encode state at index %d: %w", s.Index, err)
 	}
@@ -51,12 +62,41 @@ func ReadState(r io.Reader) (*State, error) {
 	if b.Version > stateVersion {
 		return nil, fmt.Errorf("read state: version %d, this program reads up to %d", b.Version, stateVersion)
 	}
-	s := &State{Index: b.Index, NextJob: b.NextJob, Unknown: b.Unknown, jobs: make(map[string]*Job, len(b.Jobs))}
+	s := NewState()
+	s.Index, s.NextJob, s.Unknown = b.Index, b.NextJob, b.Unknown
 	for _, j := range b.Jobs {
 		if j == nil || s.jobs[j.ID] != nil {
 			return nil, fmt.Errorf("read state: a job is missing or there twice among %d", len(b.Jobs))
 		}
 		s.jobs[j.ID] = j
 	}
+	if err := s.readCluster(&b); err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
 	return s, nil
+}
+
+// readCluster takes over what a state says of a cluster.
+func (s *State) readCluster(b *stateBody) error {
+	if b.Authority == nil {
+		if len(b.Nodes)+len(b.Tokens) > 0 {
+			return fmt.Errorf("%d nodes and %d tokens without an authority", len(b.Nodes), len(b.Tokens))
+		}
+		return nil
+	}
+	s.authority = b.Authority
+	problem := s.authority.Validate()
+	for _, n := range b.Nodes {
+		if n == nil || s.nodes[n.Name] != nil {
+			return fmt.Errorf("a node is missing or there twice among %d", len(b.Nodes))
+		}
+		s.nodes[n.Name], problem = n, errors.Join(problem, n.Validate())
+	}
+	for _, t := range b.Tokens {
+		if t == nil || s.tokens[string(t.Hash)] != nil {
+			return fmt.Errorf("a token is missing or there twice among %d", len(b.Tokens))
+		}
+		s.tokens[string(t.Hash)], problem = t, errors.Join(problem, t.Validate())
+	}
+	return problem
 }

@@ -89,10 +89,17 @@ type State struct {
 	NextJob uint64          // the number the next job gets, from 1
 	Unknown uint64          // entries that were ignored
 	jobs    map[string]*Job // by ID
+
+	// Of a cluster. A command that changes a map clones it first.
+	authority *Authority        // nil: the node is alone
+	nodes     map[string]*Node  // by name
+	tokens    map[string]*Token // by hash
 }
 
 // NewState is the state before the first command.
-func NewState() *State { return &State{NextJob: 1, jobs: map[string]*Job{}} }
+func NewState() *State {
+	return &State{NextJob: 1, jobs: map[string]*Job{}, nodes: map[string]*Node{}, tokens: map[string]*Token{}}
+}
 
 // Job returns the job, or an error that wraps ErrNoJob.
 func (s *State) Job(id string) (*Job, error) {
@@ -132,17 +139,18 @@ type Result struct {
 // Apply applies one command and returns the state after it. A rejected command returns an error, and the state but for
 // Index as it was. Apply is a pure function: the same commands in the same order give the same states on every host.
 func (s *State) Apply(index uint64, c Command) (*State, Result, error) {
-	next := &State{Index: index, NextJob: s.NextJob, Unknown: s.Unknown, jobs: maps.Clone(s.jobs)}
-	id, err := c.apply(next)
+	next, rejected := *s, *s
+	next.Index, rejected.Index = index, index
+	next.jobs = maps.Clone(s.jobs)
+	id, err := c.apply(&next)
 	if err != nil {
-		next.NextJob, next.jobs = s.NextJob, s.jobs
-		return next, Result{Index: index, Job: id}, fmt.Errorf("%s: %w", Kind(c), err)
+		return &rejected, Result{Index: index, Job: id}, fmt.Errorf("%s: %w", Kind(c), err)
 	}
 	r := Result{Index: index, Job: id}
 	if j := next.jobs[id]; j != nil {
 		r.Generation = j.Generation
 	}
-	return next, r, nil
+	return &next, r, nil
 }
 
 // edit has change edit a copy of a job, which takes the job's place.

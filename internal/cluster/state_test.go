@@ -2,10 +2,13 @@ package cluster_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -51,7 +54,7 @@ func TestStateScenarios(t *testing.T) {
 			for line := range strings.Lines(d.Input) {
 				index++
 				kind, body, _ := strings.Cut(strings.TrimSpace(line), " ")
-				data := fmt.Sprintf(`AVGC{"v":1,"kind":%q,"body":%s}`, kind, expandManifest(body))
+				data := fmt.Sprintf(`AVGC{"v":1,"kind":%q,"body":%s}`, kind, expandHashes(expandManifest(body)))
 				if kind == "entry" {
 					data = body
 				}
@@ -68,6 +71,8 @@ func TestStateScenarios(t *testing.T) {
 					fmt.Fprintf(&out, "%d %s: rejected: %v\n", index, kind, err)
 				case result.Unknown:
 					fmt.Fprintf(&out, "%d %s: ignored\n", index, kind)
+				case result.Job == "":
+					fmt.Fprintf(&out, "%d %s: applied\n", index, kind)
 				default:
 					fmt.Fprintf(&out, "%d %s: job %s generation %d\n", index, kind, result.Job, result.Generation)
 				}
@@ -100,8 +105,29 @@ func expandManifest(body string) string {
 	return before + `"manifest":` + string(m) + after
 }
 
+// expandHashes replaces "@NAME" by the SHA-256 of NAME, as JSON has bytes.
+func expandHashes(body string) string {
+	return regexp.MustCompile(`"@\w+"`).ReplaceAllStringFunc(body, func(name string) string {
+		sum := sha256.Sum256([]byte(strings.Trim(name, `"@`)))
+		return strconv.Quote(base64.StdEncoding.EncodeToString(sum[:]))
+	})
+}
+
 func describeState(s *cluster.State) string {
 	var out strings.Builder
+	if a := s.Authority(); a != nil {
+		fmt.Fprintf(&out, "  cluster %s\n", a.Cluster)
+	}
+	for _, n := range s.Nodes() {
+		fmt.Fprintf(&out, "  node %s at %s, version %s, key %x, joined %s", n.Name, n.Address, n.Version, n.Key[:2], n.Joined.Format(time.RFC3339))
+		if n.Draining {
+			fmt.Fprintf(&out, ", drained by %s: %s", n.By, n.Reason)
+		}
+		out.WriteString("\n")
+	}
+	for _, k := range s.Tokens() {
+		fmt.Fprintf(&out, "  token %x for %s %s, until %s, spent for %x\n", k.Hash[:2], k.Role, k.User, k.Expires.Format(time.RFC3339), k.Spent[:min(2, len(k.Spent))])
+	}
 	for _, j := range s.Jobs() {
 		fmt.Fprintf(&out, "  job %s %q: %s (%s), generation %d, placement %s, pending %d, durable", j.ID, j.Name, j.State, j.Reason,
 			j.Generation, j.Placement, j.Pending)
@@ -136,6 +162,9 @@ func randomCommand(random *rand.Rand, s *cluster.State) cluster.Command {
 		}
 	}
 	at := time.Unix(int64(random.IntN(1e9)), 0)
+	if random.IntN(6) == 0 {
+		return randomMember(random, at)
+	}
 	switch random.IntN(12) {
 	case 0:
 		return &cluster.SubmitJob{Name: strconv.Itoa(random.IntN(100)), File: "version: 1 <&>", Set: []string{"a=b"}, Submitted: at}
@@ -161,6 +190,28 @@ func randomCommand(random *rand.Rand, s *cluster.State) cluster.Command {
 		return &cluster.EndJob{Job: job, Generation: generation, State: cluster.Running}
 	}
 	return &cluster.EndJob{Job: job, Generation: generation, State: cluster.Done, Reason: "finished", At: at}
+}
+
+// randomMember proposes something about a cluster's members.
+func randomMember(random *rand.Rand, at time.Time) cluster.Command {
+	hash := func(n int) []byte { return bytes.Repeat([]byte{byte(n)}, 32) }
+	n := random.IntN(4)
+	node := cluster.Node{Name: strconv.Itoa(n), Address: fmt.Sprintf("192.0.2.1:%d", 1+random.IntN(4)), Key: hash(n)}
+	switch random.IntN(8) {
+	case 0:
+		return &cluster.BeginCluster{Authority: cluster.Authority{Cluster: "c", Certificates: [][]byte{{1}}, GossipKey: hash(1)}, Node: node}
+	case 1:
+		return &cluster.AddToken{Token: cluster.Token{Hash: hash(n), Role: "node", Expires: at.Add(time.Hour * 1000)}, At: at}
+	case 2:
+		return &cluster.SpendToken{Hash: hash(n), Key: hash(n), At: at}
+	case 3:
+		return &cluster.UpdateNode{Name: node.Name, Address: node.Address}
+	case 4:
+		return &cluster.DrainNode{Name: node.Name, Reason: "<&>"}
+	case 5:
+		return &cluster.RemoveNode{Name: node.Name}
+	}
+	return &cluster.JoinNode{Hash: hash(random.IntN(4)), Node: node, At: at}
 }
 
 // bytesOf encodes a state.
@@ -326,7 +377,7 @@ func TestStatesOfOtherVersions(t *testing.T) {
 	if again, err := cluster.ReadState(bytes.NewReader(older)); err != nil || !bytes.Equal(bytesOf(t, again), whole) {
 		t.Errorf("of version 1: %v", err)
 	}
-	newer := bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":3`), 1)
+	newer := bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":4`), 1)
 	for _, data := range [][]byte{newer, whole[:len(whole)-1], older[:9], nil} {
 		if s, err := cluster.ReadState(bytes.NewReader(data)); err == nil || s != nil {
 			t.Errorf("%q: error %v", data, err)

@@ -133,7 +133,7 @@ func TestSnapshotOfANewerProgramIsRefused(t *testing.T) {
 	if err != nil || len(metas) != 2 {
 		t.Fatalf("%v, %v", metas, err)
 	}
-	state := bytes.Replace(bytesOf(t, l.State()), []byte(`"version":2`), []byte(`"version":3`), 1)
+	state := bytes.Replace(bytesOf(t, l.State()), []byte(`"version":2`), []byte(`"version":9`), 1)
 	sink, err := l.snapshots.Create(raft.SnapshotVersionMax, metas[0].Index, metas[0].Term, metas[0].Configuration, metas[0].ConfigurationIndex, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestSnapshotOfANewerProgramIsRefused(t *testing.T) {
 	if err := errors.Join(err, sink.Close(), l.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Config{Dir: dir, NodeID: "a"}); err == nil || !strings.Contains(err.Error(), "version 3, this program reads up to 2") {
+	if _, err := Open(Config{Dir: dir, NodeID: "a"}); err == nil || !strings.Contains(err.Error(), "version 9, this program reads up to 3") {
 		t.Errorf("error %v", err)
 	}
 }
