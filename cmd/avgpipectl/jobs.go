@@ -159,8 +159,12 @@ func (c *call) nameAll(agreed bool) error {
 	if err != nil {
 		return err
 	}
+	uid, err := c.uid()
+	if err != nil {
+		return err
+	}
 	for _, s := range jobs {
-		if int(s.OwnerUID) == os.Getuid() && !s.State.Ended() {
+		if s.OwnerUID == uid && !s.State.Ended() {
 			c.args = append(c.args, s.ID)
 		}
 	}
@@ -171,6 +175,14 @@ func (c *call) nameAll(agreed bool) error {
 		return nil
 	}
 	return c.agree()
+}
+
+// uid is the id of this user, as the daemon sees it.
+func (c *call) uid() (uint32, error) {
+	if c.remote != nil {
+		return c.remote.uid()
+	}
+	return uint32(os.Getuid()), nil //nolint:gosec // an id of 32 bits
 }
 
 // agree asks whether the jobs are to end. Where there is nobody to ask, only --yes agrees.

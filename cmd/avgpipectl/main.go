@@ -74,6 +74,7 @@ func newRootCommand() *cobra.Command {
 		Long: `Avgpipectl submits training jobs to a daemon (avgpiped), watches them, and fetches what they trained.
 
 The daemon is found at --socket, else at $AVGPIPE_SOCKET, else at ` + api.DefaultSocket + `.
+A cluster that is reached over the network is a context: --context, else $AVGPIPE_CONTEXT, else the one in use (avgpipectl context).
 A JOB is named by its id, or by its name if only one job has it.`,
 		Example: `  avgpipectl submit job.yaml --watch
   avgpipectl status
@@ -88,7 +89,7 @@ A JOB is named by its id, or by its name if only one job has it.`,
 	cmd.AddCommand(
 		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newAuditCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
-		newNodesCommand(), newChaosCommand(), newPlanCommand(), newVersionCommand(),
+		newNodesCommand(), newChaosCommand(), newPlanCommand(), newContextCommand(), newVersionCommand(),
 	)
 	cmd.InitDefaultCompletionCmd()
 	explainExits(cmd)

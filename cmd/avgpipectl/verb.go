@@ -26,8 +26,9 @@ type call struct {
 	flags         *pflag.FlagSet
 	in            io.Reader
 	out, messages io.Writer
-	format        string      // a value of -o
-	client        *api.Client // of a verb that asks the daemon
+	format        string         // a value of -o
+	client        *api.Client    // of a verb that asks the daemon
+	remote        *remoteContext // that it asks; nil: the daemon of a socket
 }
 
 // The output formats that nearly all verbs have.
@@ -54,16 +55,23 @@ func verb(cmd *cobra.Command, run func(c *call) error, more ...string) *cobra.Co
 
 // daemonVerb is a verb that asks the daemon. Where its usage names a JOB, jobs are offered by completion.
 func daemonVerb(cmd *cobra.Command, run func(c *call) error, more ...string) *cobra.Command {
-	socket := cmd.Flags().String("socket", "", "the daemon's `PATH` (default $AVGPIPE_SOCKET, else "+api.DefaultSocket+")")
+	at := whereVar(cmd.Flags())
 	if strings.Contains(cmd.Use, "JOB") {
 		cmd.ValidArgsFunction = completeJobs
 	}
 	return verb(cmd, func(c *call) error {
-		path := socketPath(*socket)
-		c.client = api.NewClient(path)
+		var err error
+		if c.client, c.remote, err = at.client(); err != nil {
+			return err
+		}
+		whom := "the daemon at " + socketPath(at.socket)
+		if c.remote != nil {
+			whom = "context " + c.remote.name
+		}
 		c.client.OnSlow(func() {
-			fmt.Fprintf(c.messages, "the daemon at %s has not answered yet; still waiting\n", path) //nolint:errcheck // for show
+			fmt.Fprintf(c.messages, "%s has not answered yet; still waiting\n", whom) //nolint:errcheck // for show
 		})
+		c.sayAge()
 		defer c.client.Close()
 		return run(c)
 	}, more...)
@@ -164,7 +172,10 @@ func completeJobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.
 	if len(args) > 0 && !strings.Contains(cmd.Use, "JOB...") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	client := api.NewClient(socketPath(cmd.Flag("socket").Value.String()))
+	client, _, err := (&where{cmd.Flag("socket").Value.String(), cmd.Flag("context").Value.String()}).client()
+	if err != nil {
+		return nil, directive
+	}
 	defer client.Close()
 	ctx, stop := context.WithTimeout(context.WithoutCancel(cmd.Context()), completeFor)
 	defer stop()

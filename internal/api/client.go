@@ -17,9 +17,12 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// Client talks to a daemon over its unix socket. It is safe for concurrent use. Every call ends when its context does; calls
+// Client talks to a daemon over its unix socket, or to a cluster over the network. It is safe for concurrent use. Every call ends when its context does; calls
 // that answer at once end after a minute at the latest.
-type Client struct{ unix *unixhttp.Client }
+type Client struct {
+	unix   *unixhttp.Client
+	remote *Remote // nil: a socket
+}
 
 // callTimeout bounds every call but the streams. A submit reads all the job's data files once.
 const callTimeout = time.Minute
@@ -28,10 +31,19 @@ const callTimeout = time.Minute
 const maxLine = 16 << 20
 
 // NewClient returns a client of the daemon on a socket. It dials on first use.
-func NewClient(socket string) *Client { return &Client{unixhttp.New(socket, 5*time.Second)} }
+func NewClient(socket string) *Client { return &Client{unix: unixhttp.New(socket, 5*time.Second)} }
 
 // OnSlow sets what is called of each request that has waited some seconds for an answer, and goes on waiting. It comes before requests.
 func (c *Client) OnSlow(say func()) { c.unix.OnSlow = say }
+
+// OnAge sets what is called of each answer that is old, because no node leads. It comes before requests.
+func (c *Client) OnAge(say func(age time.Duration)) {
+	c.unix.OnHeader = func(h http.Header) {
+		if age, err := strconv.ParseFloat(h.Get(HeaderAge), 64); err == nil {
+			say(time.Duration(age * float64(time.Second)))
+		}
+	}
+}
 
 // Close closes idle connections.
 func (c *Client) Close() { c.unix.Close() }
@@ -177,7 +189,7 @@ func (c *Client) explain(err error) error {
 		return fmt.Errorf("the daemon at %s closed the stream: %w", c.unix.Socket, io.ErrUnexpectedEOF)
 	}
 	if unreachable, ok := errors.AsType[*unixhttp.DialError](err); ok {
-		return &ConnectError{Socket: c.unix.Socket, Err: unreachable.Err}
+		return &ConnectError{Socket: c.unix.Socket, Err: unreachable.Err, Remote: c.remote != nil}
 	}
 	answer, ok := errors.AsType[*unixhttp.StatusError](err)
 	if !ok {

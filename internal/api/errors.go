@@ -67,10 +67,11 @@ func Errorf(status int, format string, args ...any) *Error {
 	return &Error{Status: status, Code: codes[status], Message: fmt.Sprintf(format, args...)}
 }
 
-// ConnectError reports that no daemon answers on a socket.
+// ConnectError reports that no daemon answers on a socket, or none of a context.
 type ConnectError struct {
-	Socket string
+	Socket string // or the context's name
 	Err    error
+	Remote bool // it is a context's
 }
 
 // howToStart is what to do when there is no daemon.
@@ -78,6 +79,9 @@ const howToStart = "start one with `avgpiped --dev` or `systemctl start avgpiped
 
 // Error says why nobody answers, as far as the file system tells, and what to do about it.
 func (e *ConnectError) Error() string {
+	if e.Remote {
+		return e.remote()
+	}
 	info, statErr := os.Stat(e.Socket)
 	switch {
 	case errors.Is(e.Err, context.DeadlineExceeded):

@@ -22,7 +22,9 @@ type Client struct {
 	Socket string
 	// OnSlow, unless nil, is called of each request that has no answer after slowAfter. It must not be changed while requests run.
 	OnSlow func()
-	http   http.Client
+	// OnHeader, unless nil, is called of each answer's header. It must not be changed while requests run.
+	OnHeader func(http.Header)
+	http     http.Client
 }
 
 const slowAfter = 3 * time.Second
@@ -85,6 +87,9 @@ func (c *Client) Do(ctx context.Context, method, path string, body any) (io.Read
 	response, err := c.answer(request)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s at %s: %w", method, path, c.Socket, err)
+	}
+	if c.OnHeader != nil {
+		c.OnHeader(response.Header)
 	}
 	if response.StatusCode/100 == 2 {
 		return response.Body, nil
