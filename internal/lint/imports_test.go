@@ -115,6 +115,8 @@ var mayImport = map[string][]string{
 		"internal/worker/control",
 	},
 	"internal/audit":  nil,
+	"internal/mux":    nil,
+	"internal/pki":    {"internal/checkpoint", "internal/mux"},
 	"internal/server": {"internal/access", "internal/api", "internal/audit", "internal/gpu", "job"},
 
 	// Programs.

@@ -1,0 +1,239 @@
+package pki
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/mux"
+)
+
+// The files of a node's directory.
+const (
+	nodeKeyFile   = "node.key"
+	nodeCertFile  = "node.crt"
+	authorityFile = "authority.crt"
+)
+
+// WriteIdentity keeps the key (PEM), the certificate and the authority's certificates (DER, the newest last) of a node in its directory, which is
+// made where it is missing. The certificate comes last: with it the node is a member.
+func WriteIdentity(dir string, key, certificate []byte, authority ...[]byte) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("keep the node's certificate: %w", err)
+	}
+	err := checkpoint.WriteFile(filepath.Join(dir, nodeKeyFile), key, 0o600)
+	if err == nil {
+		err = checkpoint.WriteFile(filepath.Join(dir, authorityFile), EncodeCertificates(authority...), 0o644)
+	}
+	if err == nil {
+		err = checkpoint.WriteFile(filepath.Join(dir, nodeCertFile), EncodeCertificates(certificate), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the node's certificate: %w", err)
+	}
+	return nil
+}
+
+// IsMember reports whether a directory is that of a node of a cluster.
+func IsMember(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, nodeCertFile))
+	return err == nil
+}
+
+// Identity is a node, as others know it by its certificate. Its methods may be called concurrently.
+type Identity struct {
+	dir    string
+	held   atomic.Pointer[held]
+	member atomic.Pointer[func(name string, key []byte) error]
+}
+
+// held is what the directory holds.
+type held struct {
+	certificate tls.Certificate // with the authority's behind it
+	roots       *x509.CertPool
+	authority   []*x509.Certificate
+	subject     Subject
+}
+
+// Open reads a node's directory.
+func Open(dir string) (*Identity, error) {
+	i := &Identity{dir: dir}
+	return i, i.load()
+}
+
+// SetMember sets what says whether a node that has a certificate is a member; nil where it is. Until it is called all are.
+func (i *Identity) SetMember(member func(name string, key []byte) error) { i.member.Store(&member) }
+
+// load reads the files.
+func (i *Identity) load() error {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(i.dir, nodeCertFile), filepath.Join(i.dir, nodeKeyFile))
+	if err != nil {
+		return fmt.Errorf("read the node's certificate and its key in %s: %w; restore them, or remove the node from the cluster and let it join again", i.dir, err)
+	}
+	h := &held{certificate: pair, roots: x509.NewCertPool()}
+	if h.subject, err = SubjectOf(pair.Leaf); err == nil && h.subject.Role != RoleNode {
+		err = fmt.Errorf("it has the role %s", h.subject.Role)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(i.dir, nodeCertFile), err)
+	}
+	text, err := os.ReadFile(filepath.Join(i.dir, authorityFile))
+	if err != nil {
+		return fmt.Errorf("read the authority's certificate: %w", err)
+	}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return fmt.Errorf("%s: %w", filepath.Join(i.dir, authorityFile), err)
+		}
+		h.roots.AddCert(c)
+		h.authority = append(h.authority, c)
+		h.certificate.Certificate = append(h.certificate.Certificate, c.Raw)
+	}
+	if len(h.authority) == 0 {
+		return fmt.Errorf("%s: there is no certificate in it", filepath.Join(i.dir, authorityFile))
+	}
+	i.held.Store(h)
+	return nil
+}
+
+// Name is the node's.
+func (i *Identity) Name() string { return i.held.Load().subject.Name }
+
+// Key is the SHA-256 of its public key.
+func (i *Identity) Key() []byte { return KeyOf(i.held.Load().certificate.Leaf) }
+
+// Authority are the authority's certificates, the newest last.
+func (i *Identity) Authority() []*x509.Certificate { return i.held.Load().authority }
+
+// Expires is when the certificate does, and RenewAt when two thirds of its time are over.
+func (i *Identity) Expires() time.Time { return i.held.Load().certificate.Leaf.NotAfter }
+
+// RenewAt is when the certificate is to be renewed.
+func (i *Identity) RenewAt() time.Time { return RenewAt(i.held.Load().certificate.Leaf) }
+
+// RenewAt is when two thirds of the time of a certificate are over.
+func RenewAt(c *x509.Certificate) time.Time {
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
+}
+
+// Request makes a request (DER) for another certificate of the same key.
+func (i *Identity) Request() ([]byte, error) {
+	key, err := os.ReadFile(filepath.Join(i.dir, nodeKeyFile))
+	if err != nil {
+		return nil, fmt.Errorf("renew the node's certificate: %w", err)
+	}
+	return Request(key)
+}
+
+// Renew keeps and uses another certificate (DER), and the authority's. Connections that there are stay.
+func (i *Identity) Renew(certificate []byte, authority ...[]byte) error {
+	key, err := os.ReadFile(filepath.Join(i.dir, nodeKeyFile))
+	if err == nil {
+		err = WriteIdentity(i.dir, key, certificate, authority...)
+	}
+	if err != nil {
+		return fmt.Errorf("renew the node's certificate: %w", err)
+	}
+	return i.load()
+}
+
+// ServerTLS is how the node answers: whoever connects shows a certificate of the authority with a role that the protocol is for. Only those who
+// join have none.
+func (i *Identity) ServerTLS() *tls.Config {
+	all := []string{mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolJoin, "h2", "http/1.1"}
+	base := func() *tls.Config {
+		return &tls.Config{
+			MinVersion: tls.VersionTLS13, NextProtos: all, SessionTicketsDisabled: true,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &i.held.Load().certificate, nil },
+		}
+	}
+	out := base()
+	out.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		c := base()
+		if slices.Equal(hello.SupportedProtos, []string{mux.ProtocolJoin}) {
+			c.NextProtos = []string{mux.ProtocolJoin}
+			return c, nil
+		}
+		c.NextProtos = slices.DeleteFunc(slices.Clone(all), func(p string) bool { return p == mux.ProtocolJoin })
+		c.ClientAuth = tls.RequireAnyClientCert
+		c.VerifyConnection = func(s tls.ConnectionState) error { return i.checkClient(s) }
+		return c, nil
+	}
+	return out
+}
+
+// checkClient refuses who may not connect.
+func (i *Identity) checkClient(s tls.ConnectionState) error {
+	subject, err := i.verify(s, x509.ExtKeyUsageClientAuth)
+	if err != nil {
+		return err
+	}
+	switch s.NegotiatedProtocol {
+	case "h2", "http/1.1":
+	case mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent:
+		if subject.Role != RoleNode {
+			return fmt.Errorf("%s is for nodes; the certificate of %s has the role %s", s.NegotiatedProtocol, subject.Name, subject.Role)
+		}
+	default:
+		return fmt.Errorf("%s asks for no protocol that there is", subject.Name)
+	}
+	return nil
+}
+
+// verify checks the chain of a certificate, and that a node is a member.
+func (i *Identity) verify(s tls.ConnectionState, usage x509.ExtKeyUsage) (Subject, error) {
+	if len(s.PeerCertificates) == 0 {
+		return Subject{}, errors.New("there is no certificate")
+	}
+	c := s.PeerCertificates[0]
+	if _, err := c.Verify(x509.VerifyOptions{Roots: i.held.Load().roots, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+		return Subject{}, fmt.Errorf("the certificate of %q: %w", c.Subject.CommonName, err)
+	}
+	subject, err := SubjectOf(c)
+	if err == nil && subject.Role == RoleNode {
+		if member := i.member.Load(); member != nil {
+			err = (*member)(subject.Name, KeyOf(c))
+		}
+	}
+	return subject, err
+}
+
+// ClientTLS is how the node asks another one for a protocol. Where the other's name is given, it must be that one.
+func (i *Identity) ClientTLS(protocol, node string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{protocol}, ServerName: node,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &i.held.Load().certificate, nil },
+		InsecureSkipVerify:   true, //nolint:gosec // VerifyConnection verifies, by the node's name
+		VerifyConnection: func(s tls.ConnectionState) error {
+			subject, err := i.verify(s, x509.ExtKeyUsageServerAuth)
+			switch {
+			case err != nil:
+				return err
+			case subject.Role != RoleNode || node != "" && subject.Name != node:
+				return fmt.Errorf("%s answers, of the role %s; want node %s", subject.Name, subject.Role, node)
+			case s.NegotiatedProtocol != protocol:
+				return fmt.Errorf("%s does not speak %s", subject.Name, protocol)
+			}
+			return nil
+		},
+	}
+}
+
+// Dial connects to a node for a protocol.
+func (i *Identity) Dial(ctx context.Context, protocol, node, address string) (*tls.Conn, error) {
+	c, err := (&tls.Dialer{Config: i.ClientTLS(protocol, node)}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("connect to node %s at %s: %w", node, address, err)
+	}
+	return c.(*tls.Conn), nil //nolint:errcheck,forcetypeassert // as documented of tls.Dialer
+}
