@@ -28,6 +28,8 @@ type Config struct {
 	Transport raft.Transport
 	// Voters are the cluster's first members, used only when Dir holds no state yet. Empty: this node alone.
 	Voters []raft.Server
+	// Joins says that this node does not begin a cluster where Dir holds no state: it waits until one that leads adds it.
+	Joins bool
 	// HeartbeatTimeout is how long a follower hears nothing of the leader before it stands for election, and the same again
 	// for the election. Default 1 s; 50 ms for a node that is alone, which only waits for itself.
 	HeartbeatTimeout time.Duration
@@ -103,6 +105,8 @@ type Log struct {
 	store     *guard
 	snapshots *snapStore
 
+	opened time.Time
+
 	mu      sync.Mutex
 	state   *cluster.State
 	changed chan struct{} // closed when state is replaced
@@ -123,7 +127,7 @@ func Open(config Config) (*Log, error) {
 		return nil, err
 	}
 	l := &Log{
-		config: config, snapshots: snapshots, state: cluster.NewState(),
+		config: config, snapshots: snapshots, opened: time.Now(), state: cluster.NewState(),
 		changed: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	l.store = newGuard(config.wrap(found), l.closing)
@@ -144,7 +148,7 @@ func (l *Log) start() error {
 		return err
 	}
 	rc := l.config.raftConfig()
-	if !existing {
+	if !existing && !l.config.Joins {
 		voters := l.config.Voters
 		if len(voters) == 0 {
 			voters = []raft.Server{{ID: rc.LocalID, Address: transport.LocalAddr()}}

@@ -1,0 +1,89 @@
+package raftlog
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Member is a node of Raft's own configuration.
+type Member struct {
+	Name    string
+	Address string
+	Voter   bool
+}
+
+// Members returns Raft's configuration as this node has it, in the order that nodes were added.
+func (l *Log) Members() ([]Member, error) {
+	future := l.raft.GetConfiguration()
+	if err := future.Error(); err != nil {
+		return nil, l.explain("members", err)
+	}
+	var all []Member
+	for _, s := range future.Configuration().Servers {
+		all = append(all, Member{string(s.ID), string(s.Address), s.Suffrage == raft.Voter})
+	}
+	return all, nil
+}
+
+// Leadership tells whenever this node begins to lead, true, or does not any more, false. One reader reads it.
+func (l *Log) Leadership() <-chan bool { return l.raft.LeaderCh() }
+
+// Leading waits until this node leads and everything that was committed before is in State.
+func (l *Log) Leading(ctx context.Context) error {
+	return l.wait(ctx, "begin to lead", func() error { return l.raft.Barrier(applyTimeout).Error() })
+}
+
+// Age is how long ago this node last heard from the node that leads: 0 on that one. It is the time since the log was opened where none was
+// heard of yet.
+func (l *Log) Age() time.Duration {
+	if l.IsLeader() {
+		return 0
+	}
+	if last := l.raft.LastContact(); !last.IsZero() {
+		return time.Since(last)
+	}
+	return time.Since(l.opened)
+}
+
+// Term is Raft's current term.
+func (l *Log) Term() uint64 { return l.raft.CurrentTerm() }
+
+// AddNode has a node follow, or changes its address; with voter it votes as well. It is for the node that leads.
+func (l *Log) AddNode(ctx context.Context, name, address string, voter bool) error {
+	return l.wait(ctx, fmt.Sprintf("add node %s at %s", name, address), func() error {
+		if voter {
+			return l.raft.AddVoter(raft.ServerID(name), raft.ServerAddress(address), 0, applyTimeout).Error()
+		}
+		return l.raft.AddNonvoter(raft.ServerID(name), raft.ServerAddress(address), 0, applyTimeout).Error()
+	})
+}
+
+// RemoveNode ends that a node follows and votes. It is for the node that leads.
+func (l *Log) RemoveNode(ctx context.Context, name string) error {
+	return l.wait(ctx, "remove node "+name, func() error { return l.raft.RemoveServer(raft.ServerID(name), 0, applyTimeout).Error() })
+}
+
+// Demote ends that a node votes; it follows.
+func (l *Log) Demote(ctx context.Context, name string) error {
+	return l.wait(ctx, "demote node "+name, func() error { return l.raft.DemoteVoter(raft.ServerID(name), 0, applyTimeout).Error() })
+}
+
+// Transfer has another voter lead.
+func (l *Log) Transfer(ctx context.Context) error {
+	return l.wait(ctx, "let another node lead", func() error { return l.raft.LeadershipTransfer().Error() })
+}
+
+// Voters are the names of those of members that vote.
+func Voters(members []Member) (names []string) {
+	for _, m := range members {
+		if m.Voter {
+			names = append(names, m.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
