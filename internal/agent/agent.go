@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/history"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -29,8 +33,8 @@ type Agent interface {
 	// and Cache.
 	Tune(ctx context.Context, r control.TuneRequest) (Process, error)
 	// Events calls each with what is seen of a process, one event at a time, until the process has ended. The last one is its exit, after
-	// everything else that could still be read. It returns earlier only with an error: ctx has ended, or ErrNoProcess. Events of one
-	// process are asked for once.
+	// everything else that could still be read. It returns earlier only with an error: ctx has ended, ErrNoProcess or ErrUnreachable. After
+	// any but ErrNoProcess events may be asked for again, also by another: what a worker has said, and its exit, come again then.
 	Events(ctx context.Context, p Process, each func(Event)) error
 	// Status asks a worker how it is.
 	Status(ctx context.Context, p Process) (control.Status, error)
@@ -43,6 +47,14 @@ type Agent interface {
 	Files
 	// Passed returns nil when what kept a process of this host from going on is over.
 	Passed(ctx context.Context, o obstacle.Obstacle) error
+	// Info says what the host has.
+	Info(ctx context.Context) (Info, error)
+	// Listen opens the port for the links of the worker that Start starts next for a job and its generation, and returns its address,
+	// host:port; "" where the host is alone. It replaces what was opened for the job before, and is closed when no worker takes it for
+	// a while.
+	Listen(ctx context.Context, job string, generation uint64) (address string, err error)
+	// Probe measures the way from this host to another node, for less than a second.
+	Probe(ctx context.Context, node string) (Link, error)
 	// Log adds a line to a job's log. It does not block; a line that cannot be written is lost.
 	Log(job string, level zapcore.Level, message string, fields ...zap.Field)
 }
@@ -61,6 +73,16 @@ type Files interface {
 	// KeepStatus keeps the last status of a job, and KeptStatus returns it; nil where there is none.
 	KeepStatus(ctx context.Context, job string, s *control.Status) error
 	KeptStatus(ctx context.Context, job string) *control.Status
+	// Keep keeps a small file in the job's directory, which is there, and Object reads it: MaxObject bytes at most. An absent one
+	// wraps fs.ErrNotExist.
+	Keep(ctx context.Context, job string, object []byte) (shard.Digest, error)
+	Object(ctx context.Context, job string, d shard.Digest) ([]byte, error)
+	// Companion reads a file that goes with the job's model when that is exported, by its name: MaxCompanion bytes at most.
+	Companion(ctx context.Context, job, name string) ([]byte, error)
+	// OpenLog opens a job's log at the place that the request says, or at its beginning. The caller closes the reader.
+	OpenLog(ctx context.Context, job string, r api.LogRequest) (LogReader, error)
+	// History reads how a job's training went, and says how many records could not be read.
+	History(ctx context.Context, job string) (records []history.Record, damaged int, err error)
 	// Usage is what a job's directory takes, in bytes, and Disk what the file system has. What cannot be read counts as nothing.
 	Usage(ctx context.Context, job string) int64
 	Disk(ctx context.Context) (free, size int64, err error)
@@ -73,7 +95,47 @@ type Shards interface {
 	Size(ctx context.Context, d shard.Digest) (int64, error)
 	// Collect takes shards out that nobody needs (shard.Store). The agent decides where those go that nobody expected.
 	Collect(ctx context.Context, c shard.Collection) (removed []shard.Digest, err error)
+	// Fetch makes a shard durable here that has so many bytes: it reads it from the first of these nodes that has it whole. One that
+	// is here whole is not read again. Fetch may be asked for again after any error; one that is an obstacle (obstacle.Of) may pass.
+	Fetch(ctx context.Context, d shard.Digest, bytes int64, from []string) error
+	// Open opens a shard without looking into it, and returns its length. The caller closes it.
+	Open(ctx context.Context, d shard.Digest) (io.ReadCloser, int64, error)
 }
+
+// LogReader reads the entries of a log.
+type LogReader interface {
+	// Next returns the next entry that was asked for, a JSON object with a cursor, or io.EOF while there is none. ended says that
+	// nothing more will be written, so that half a line at the end is an entry.
+	Next(ended bool) ([]byte, error)
+	Close() error
+}
+
+// Bounds of files of a job that are read whole, in bytes.
+const (
+	MaxObject    = 4 << 20
+	MaxCompanion = 64 << 20 // of a tokenizer with a large vocabulary
+)
+
+// Info is what a host has for jobs.
+type Info struct {
+	Node        string    `json:"node"`
+	Cores       []int     `json:"cores"`        // that jobs compute on
+	MemoryBytes int64     `json:"memory_bytes"` // that jobs may take; 0: not known
+	GPUs        []gpu.GPU `json:"gpus"`         // that jobs may use, the sick ones too
+	Excluded    []string  `json:"excluded"`     // UUIDs of GPUs that somebody has taken from jobs
+	Version     string    `json:"version"`      // of the daemon
+	Boot        string    `json:"boot"`         // of the host, as its kernel names it
+}
+
+// Link is the way from one node to another.
+type Link struct {
+	RTT            time.Duration `json:"rtt"`
+	BytesPerSecond float64       `json:"bytes_per_second"`
+}
+
+// ErrUnreachable is wrapped by errors about a node that does not answer, or stopped to while it was asked: nobody knows whether it did
+// what it was asked for. Events may be asked for again then.
+var ErrUnreachable = errors.New("the node cannot be reached")
 
 // ErrNoProcess is wrapped by the errors of Events, Status, Commit and Stop about a process that has ended, or was never this host's.
 var ErrNoProcess = errors.New("there is no such process")

@@ -35,9 +35,10 @@ type child struct {
 	oom       process.OOM
 	client    control.Client
 	processes Processes
-	started   Started // zero: another daemon has started it
-	scratch   string  // of a tuning; goes when it has ended well
-	temporary string  // of a tuning of no job; goes when it has ended
+	inherit   []*os.File // that it is started with
+	started   Started    // zero: another daemon has started it
+	scratch   string     // of a tuning; goes when it has ended well
+	temporary string     // of a tuning of no job; goes when it has ended
 
 	ended chan struct{}
 	exit  Exit // once ended is closed
@@ -59,7 +60,7 @@ func (c *child) start(command []string, flag, path string, todo any) error {
 	defer log.Close() //nolint:errcheck // the process has its own descriptor
 	c.logFrom = logSize(c.dir)
 	c.started, err = c.processes.Start(Program{
-		Command: append(slices.Clip(command), flag, path), Dir: c.dir, Log: log, Reports: flag == requestFlag,
+		Command: append(slices.Clip(command), flag, path), Dir: c.dir, Log: log, Reports: flag == requestFlag, Inherit: c.inherit,
 	})
 	if err != nil {
 		return err

@@ -30,6 +30,14 @@ type Config struct {
 	Graphics func(ctx context.Context) ([]string, error)
 	Limits   func() Limits
 	Log      *zap.Logger // the daemon's
+	// Info says what the host has; Node and, where it is empty, Boot are filled in. Nil: nothing is known.
+	Info func() Info
+	// Links says where workers accept links from other nodes. Zero: the host is alone.
+	Links Links
+	// Peers returns the agent of another node, for Fetch and Probe. Nil: the host is alone.
+	Peers func(node string) (Agent, error)
+	// Stall is how long a node may send nothing of a shard that is fetched from it. Default 10 s.
+	Stall time.Duration
 	// Processes is nil but in tests: those of the operating system.
 	Processes Processes
 }
@@ -58,6 +66,8 @@ type Local struct {
 	mu       sync.Mutex
 	children map[Process]*child
 	probes   map[obstacle.Obstacle]chan error // of probes that have not ended
+	links    map[string]*openLink             // by job: that no worker has taken yet
+	fetches  map[string]*fetch                // by job and digest
 }
 
 var _ Agent = (*Local)(nil)
@@ -65,6 +75,9 @@ var _ Agent = (*Local)(nil)
 // Open returns the agent of a state directory. It ends the tunings of no job that an earlier daemon left, and removes what they
 // leave. The caller closes it.
 func Open(c Config) (*Local, error) {
+	if err := c.Links.Validate(); err != nil {
+		return nil, err
+	}
 	if c.Processes == nil {
 		if err := process.CheckWait(); err != nil {
 			return nil, err
@@ -89,7 +102,10 @@ func Open(c Config) (*Local, error) {
 		return nil, fmt.Errorf("remove what tunings left: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Local{config: c, ctx: ctx, cancel: cancel, lines: make(chan func() error, 256), children: map[Process]*child{}, probes: map[obstacle.Obstacle]chan error{}}
+	l := &Local{
+		config: c, ctx: ctx, cancel: cancel, lines: make(chan func() error, 256), children: map[Process]*child{}, probes: map[obstacle.Obstacle]chan error{},
+		links: map[string]*openLink{}, fetches: map[string]*fetch{},
+	}
 	l.tasks.Go(l.writeLogs)
 	l.tasks.Go(l.sweepQuarantines)
 	return l, nil
@@ -103,8 +119,12 @@ func (l *Local) Close() {
 			_ = l.config.Processes.Kill(p.ID) // it ends with this process at the latest
 		}
 	}
-	l.mu.Unlock()
 	l.cancel()
+	for job, o := range l.links {
+		delete(l.links, job)
+		o.close()
+	}
+	l.mu.Unlock()
 	ended := make(chan struct{})
 	go func() {
 		l.tasks.Wait()
@@ -183,6 +203,9 @@ func (l *Local) Start(ctx context.Context, a control.Assignment) (Process, error
 	}
 	if err == nil {
 		onGPU := slices.ContainsFunc(a.Stages, func(s control.StagePlace) bool { return s.Node == a.Node && s.GPU != "" })
+		inherit, taken := l.giveLink(&a)
+		defer taken()
+		c.inherit = inherit
 		err = l.start(ctx, c, l.config.Worker, onGPU, assignmentFlag, control.AssignmentPath(dir), a)
 	}
 	if err != nil {

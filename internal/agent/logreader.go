@@ -27,9 +27,9 @@ const (
 	maxLogSegments = 100
 )
 
-// LogReader reads a job's log across its rotated files, PATH.1 being the newest of them: one entry after the other, with the place
+// LogFile reads a job's log across its rotated files, PATH.1 being the newest of them: one entry after the other, with the place
 // after it, from which another reader can go on.
-type LogReader struct {
+type LogFile struct {
 	path    string
 	request api.LogRequest
 	level   zapcore.Level
@@ -42,8 +42,8 @@ type LogReader struct {
 }
 
 // OpenLog opens a log at the place that the request says, or at its beginning.
-func OpenLog(path string, request api.LogRequest) (*LogReader, error) {
-	r := &LogReader{path: path, request: request, level: logging.Level(request.Level)}
+func OpenLog(path string, request api.LogRequest) (*LogFile, error) {
+	r := &LogFile{path: path, request: request, level: logging.Level(request.Level)}
 	if request.Level == "" {
 		r.level = zapcore.DebugLevel
 	}
@@ -85,7 +85,7 @@ func logFileOf(info fs.FileInfo, err error) (f logFile) {
 }
 
 // open opens one of the log's files, which choose picks by number, the oldest being 0; nil where there is none of that number.
-func (r *LogReader) open(choose func([]logFile) int) (*os.File, error) {
+func (r *LogFile) open(choose func([]logFile) int) (*os.File, error) {
 	for {
 		var files []logFile
 		for i := range maxLogSegments {
@@ -132,7 +132,7 @@ func parseCursor(text string) (inode uint64, offset int64, err error) {
 }
 
 // Close closes the file that is being read.
-func (r *LogReader) Close() error {
+func (r *LogFile) Close() error {
 	if r.file == nil {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (r *LogReader) Close() error {
 
 // Next returns the next entry that was asked for, a JSON object with a cursor, or io.EOF while there is none. ended says that nothing
 // more will be written, so that half a line at the end is an entry.
-func (r *LogReader) Next(ended bool) ([]byte, error) {
+func (r *LogFile) Next(ended bool) ([]byte, error) {
 	for {
 		e, at, err := r.entry(ended)
 		if err != nil {
@@ -157,7 +157,7 @@ func (r *LogReader) Next(ended bool) ([]byte, error) {
 
 // entry returns the next entry and the place after it. io.EOF says that there is no whole one yet; with ended, what is there is
 // taken for whole.
-func (r *LogReader) entry(ended bool) (logging.Entry, string, error) {
+func (r *LogFile) entry(ended bool) (logging.Entry, string, error) {
 	for {
 		line, rest, whole := bytes.Cut(r.rest, []byte("\n"))
 		if !whole && len(r.rest) < maxLogLine {
@@ -193,19 +193,19 @@ func (r *LogReader) entry(ended bool) (logging.Entry, string, error) {
 	}
 }
 
-func (r *LogReader) takeForeign() (logging.Entry, string, error) {
+func (r *LogFile) takeForeign() (logging.Entry, string, error) {
 	e := logging.Foreign(r.foreign, r.last)
 	r.foreign = nil
 	return e, r.cursor(), nil
 }
 
 // cursor is the place after what was taken.
-func (r *LogReader) cursor() string {
+func (r *LogFile) cursor() string {
 	return fmt.Sprintf("%x-%x", logFileOf(r.file.Stat()).inode, r.offset-int64(len(r.rest)))
 }
 
 // fill reads on, in the next file when this one has been rotated. It reports false when there is nothing more now.
-func (r *LogReader) fill() (more bool, err error) {
+func (r *LogFile) fill() (more bool, err error) {
 	if r.file == nil {
 		r.file, err = r.open(func([]logFile) int { return 0 })
 		if err != nil || r.file == nil {
@@ -233,7 +233,7 @@ func (r *LogReader) fill() (more bool, err error) {
 	return true, err
 }
 
-func (r *LogReader) read() (bool, error) {
+func (r *LogFile) read() (bool, error) {
 	buffer := make([]byte, logReadBytes)
 	n, err := r.file.Read(buffer)
 	r.rest, r.offset = append(r.rest, buffer[:n]...), r.offset+int64(n)

@@ -33,7 +33,7 @@ func addLog(t *testing.T, path, text string) {
 	}
 }
 
-func openedLog(t *testing.T, path string, r api.LogRequest) *LogReader {
+func openedLog(t *testing.T, path string, r api.LogRequest) *LogFile {
 	t.Helper()
 	reader, err := OpenLog(path, r)
 	if err != nil {
@@ -44,7 +44,7 @@ func openedLog(t *testing.T, path string, r api.LogRequest) *LogReader {
 }
 
 // readLog reads what there is now.
-func readLog(t *testing.T, r *LogReader, ended bool) (messages string, all []shownLog) {
+func readLog(t *testing.T, r *LogFile, ended bool) (messages string, all []shownLog) {
 	t.Helper()
 	var said []string
 	for {
@@ -60,7 +60,7 @@ func readLog(t *testing.T, r *LogReader, ended bool) (messages string, all []sho
 	}
 }
 
-func TestLogReaderFollowsAcrossRotations(t *testing.T) {
+func TestLogFileFollowsAcrossRotations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker.log")
 	r := openedLog(t, path, api.LogRequest{})
 	if got, _ := readLog(t, r, false); got != "" {
@@ -94,7 +94,7 @@ func rename(from, to string) error {
 }
 
 // Whoever goes on after the cursor of any entry gets exactly the entries after it, rotated or not.
-func TestLogReaderGoesOnAfterEveryEntry(t *testing.T) {
+func TestLogFileGoesOnAfterEveryEntry(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker.log")
 	addLog(t, path, logLine(1, "info", "a")+"panic: x\ngoroutine 1\n"+logLine(2, "info", "b"))
 	if err := os.Rename(path, path+".1"); err != nil {
@@ -129,7 +129,7 @@ func TestLogReaderGoesOnAfterEveryEntry(t *testing.T) {
 	}
 }
 
-func TestLogReaderSelects(t *testing.T) {
+func TestLogFileSelects(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker.log")
 	addLog(t, path, `{"time":"1970-01-01T00:00:01.500Z","level":"info","msg":"before"}`+"\n"+logLine(1, "debug", "a")+logLine(2, "warn", "b")+logLine(3, "error", "c"))
 	for _, c := range []struct {
@@ -147,7 +147,7 @@ func TestLogReaderSelects(t *testing.T) {
 	}
 }
 
-func TestLogReaderGoesOnWhenTheFileWasEmptied(t *testing.T) {
+func TestLogFileGoesOnWhenTheFileWasEmptied(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker.log")
 	addLog(t, path, logLine(1, "info", "a")+logLine(2, "info", "b"))
 	r := openedLog(t, path, api.LogRequest{})

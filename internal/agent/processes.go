@@ -30,9 +30,10 @@ type Processes interface {
 // Program is what a process runs.
 type Program struct {
 	Command []string
-	Dir     string   // that it works in
-	Log     *os.File // gets what it prints
-	Reports bool     // it prints messages for its daemon instead, and ends when that does
+	Dir     string     // that it works in
+	Log     *os.File   // gets what it prints
+	Reports bool       // it prints messages for its daemon instead, and ends when that does
+	Inherit []*os.File // open in it as descriptors process.FirstInherited and on
 }
 
 // Started is a process that was started here.
@@ -55,7 +56,7 @@ type osProcesses struct{ process.Host }
 // this process.
 func (osProcesses) Start(p Program) (s Started, err error) {
 	cmd := exec.Command(p.Command[0], p.Command[1:]...) //nolint:noctx // it may outlive the daemon
-	cmd.Dir, cmd.Stdout, cmd.Stderr = p.Dir, p.Log, p.Log
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = p.Dir, p.Log, p.Log, p.Inherit
 	if p.Reports {
 		if _, err := cmd.StdinPipe(); err != nil {
 			return s, err

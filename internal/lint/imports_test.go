@@ -72,10 +72,10 @@ var mayImport = map[string][]string{
 	"internal/feed":             {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
-	"pipeline":         {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
-	"internal/export":  {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
+	"pipeline":            {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
+	"internal/export":     {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
 	"internal/accounting": {"internal/api", "internal/cluster", "internal/data"},
-	"internal/reshard": {"internal/cluster", "internal/export", "internal/shard", "stage"},
+	"internal/reshard":    {"internal/cluster", "internal/export", "internal/shard", "stage"},
 	"internal/infer": {
 		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "internal/words", "job",
 		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
@@ -97,8 +97,8 @@ var mayImport = map[string][]string{
 		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/model",
 	},
 	"internal/agent": {
-		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/logging", "internal/obstacle", "internal/process", "internal/shard",
-		"internal/worker/control",
+		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/gpu", "internal/history", "internal/logging", "internal/obstacle", "internal/process",
+		"internal/shard", "internal/worker/control",
 	},
 	"internal/placer": {"internal/words", "schedule", "tuner"},
 	"internal/coordinator": {

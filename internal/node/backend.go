@@ -213,13 +213,13 @@ func (n *node) Log(ctx context.Context, ref string, r api.LogRequest) (server.Lo
 	if err != nil {
 		return nil, err
 	}
-	reader, err := patiently(ctx, &n.readers, j.ID, func() (*agent.LogReader, error) {
+	reader, err := patiently(ctx, &n.readers, j.ID, func() (*agent.LogFile, error) {
 		return agent.OpenLog(control.LogPath(agent.JobDir(n.config.StateDir, j.ID)), r)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
 	}
-	return &patientLog{LogReader: reader, readers: &n.readers, job: j.ID}, nil
+	return &patientLog{LogFile: reader, readers: &n.readers, job: j.ID}, nil
 }
 
 func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {

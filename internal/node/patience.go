@@ -56,7 +56,7 @@ func patiently[T any](ctx context.Context, all *readers, job string, read func()
 
 // patientLog is a log whose reader waits for no disk that hangs.
 type patientLog struct {
-	*agent.LogReader
+	*agent.LogFile
 	readers *readers
 	job     string
 	reading atomic.Bool
@@ -67,7 +67,7 @@ func (l *patientLog) Next(ended bool) ([]byte, error) {
 	return patiently(context.Background(), l.readers, l.job, func() ([]byte, error) {
 		l.reading.Store(true)
 		defer l.reading.Store(false)
-		return l.LogReader.Next(ended)
+		return l.LogFile.Next(ended)
 	})
 }
 
@@ -76,5 +76,5 @@ func (l *patientLog) Close() error {
 	if l.reading.Load() {
 		return nil
 	}
-	return l.LogReader.Close()
+	return l.LogFile.Close()
 }

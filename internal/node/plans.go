@@ -7,9 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/drift"
 	"github.com/avgpipe/avgpipe/internal/server"
@@ -40,7 +38,7 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 		Memory: s.Memory(), HostBytes: status.HostBytes, PredictedHostBytes: status.PredictedHostBytes,
 	}
 	if j.ReportDigest != "" {
-		if out.Report, err = n.wholeReport(j); err != nil {
+		if out.Report, err = n.wholeReport(ctx, j); err != nil {
 			out.Report, out.Warnings = s.Report, append(out.Warnings, "the whole report of the tuning is lost: "+err.Error())
 		}
 	}
@@ -61,13 +59,12 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 
 // keepObject keeps what is too large for Raft in the job's directory: the text of its file, the report of its tuning.
 func (n *node) keepObject(id string, whole []byte) (shard.Digest, error) {
-	digest, err := checkpoint.WriteObject(agent.JobDir(n.config.StateDir, id), whole, 0o640)
-	return shard.Digest(digest), err
+	return n.agent.Keep(context.Background(), id, whole)
 }
 
 // wholeReport reads it again.
-func (n *node) wholeReport(j *cluster.Job) (*tuner.Report, error) {
-	text, err := checkpoint.ReadObject(agent.JobDir(n.config.StateDir, j.ID), string(j.ReportDigest))
+func (n *node) wholeReport(ctx context.Context, j *cluster.Job) (*tuner.Report, error) {
+	text, err := n.agent.Object(ctx, j.ID, j.ReportDigest)
 	if err != nil {
 		return nil, err
 	}

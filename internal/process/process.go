@@ -80,6 +80,9 @@ func Isolate(cmd *exec.Cmd) {
 	}
 }
 
+// FirstInherited is the number of the first descriptor of exec.Cmd.ExtraFiles in the process that is started: after standard input, output and error.
+const FirstInherited = 3
+
 // Start starts cmd isolated. The caller waits for it: Wait of the ID, then cmd.Wait.
 func Start(cmd *exec.Cmd) (ID, error) {
 	Isolate(cmd)

@@ -53,6 +53,18 @@ type Assignment struct {
 	LogFiles int   `json:"log_files,omitempty"`
 	// LogLevel is the least severe level that the worker logs; empty is info.
 	LogLevel string `json:"log_level,omitempty"`
+	// LinkFD is the number of the descriptor, inherited, of the TCP listener for links from other nodes, at the Address of this node's
+	// stages. 0: none was opened.
+	LinkFD int `json:"link_fd,omitempty"`
+	// TLS names what links between nodes identify themselves with. Nil: they are not encrypted.
+	TLS *LinkTLS `json:"tls,omitempty"`
+}
+
+// LinkTLS are paths of PEM files of the node, which are read again when they change.
+type LinkTLS struct {
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
+	Authority   string `json:"authority"` // the certificates of the cluster's authority
 }
 
 // Version is that of assignments and tune requests.

@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// stall is how long a source of a shard may send nothing before the next one is asked. Default of Config.Stall.
+const stall = 10 * time.Second
+
+// fetch is a Fetch that runs, for all who want the shard.
+type fetch struct {
+	waiting int // that want it
+	cancel  context.CancelFunc
+	done    chan struct{}
+	err     error // once done is closed
+}
+
+// Fetch implements Shards.
+func (s *localShards) Fetch(ctx context.Context, d shard.Digest, bytes int64, from []string) error {
+	l, key := s.agent, s.job+"/"+string(d)
+	for {
+		l.mu.Lock()
+		f := l.fetches[key]
+		own := f == nil
+		if own {
+			if l.ctx.Err() != nil {
+				l.mu.Unlock()
+				return fmt.Errorf("fetch shard %s: the daemon is stopping", d)
+			}
+			running, cancel := context.WithCancel(l.ctx)
+			f = &fetch{cancel: cancel, done: make(chan struct{})}
+			l.fetches[key] = f
+			l.tasks.Go(func() {
+				defer cancel()
+				f.err = s.fetch(running, d, bytes, from)
+				l.mu.Lock()
+				delete(l.fetches, key)
+				l.mu.Unlock()
+				close(f.done)
+			})
+		}
+		f.waiting++
+		l.mu.Unlock()
+		select {
+		case <-f.done:
+			if f.err == nil || own {
+				return f.err
+			}
+			continue // with other sources than the one who began
+		case <-ctx.Done():
+		}
+		l.mu.Lock()
+		if f.waiting--; f.waiting == 0 {
+			f.cancel()
+		}
+		l.mu.Unlock()
+		return context.Cause(ctx)
+	}
+}
+
+// fetch asks one source after the other.
+func (s *localShards) fetch(ctx context.Context, d shard.Digest, bytes int64, from []string) error {
+	size, err := s.Verify(ctx, d)
+	if err == nil && size != bytes {
+		return fmt.Errorf("fetch shard %s: it has %d bytes, %d were asked for", d, size, bytes)
+	}
+	if err == nil {
+		return nil
+	}
+	if _, damaged := errors.AsType[*shard.DamagedError](err); !damaged && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("fetch shard %s: %w", d, err)
+	}
+	// The job's directory is there: in the place of one that is not mounted, none is made.
+	if err := os.Mkdir(control.ShardDir(s.agent.dir(s.job)), 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("fetch shard %s: %w", d, err)
+	}
+	if len(from) == 0 {
+		return fmt.Errorf("fetch shard %s of job %s: no node is known to have it", d, s.job)
+	}
+	var faults []error
+	for _, node := range from {
+		err := s.fetchFrom(ctx, d, bytes, node)
+		if err == nil {
+			return nil
+		}
+		if _, theirs := errors.AsType[*shard.SourceError](err); !theirs || ctx.Err() != nil {
+			return err
+		}
+		faults = append(faults, fmt.Errorf("node %s: %w", node, err))
+	}
+	return fmt.Errorf("fetch shard %s of job %s: no node could give it: %w", d, s.job, noObstacle{errors.Join(faults...)})
+}
+
+// fetchFrom asks one source, for as long as it sends.
+func (s *localShards) fetchFrom(ctx context.Context, d shard.Digest, bytes int64, node string) error {
+	bound := s.agent.config.Stall
+	if bound == 0 {
+		bound = stall
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := fmt.Errorf("it sent nothing for %v: %w", bound, ErrUnreachable)
+	timer := time.AfterFunc(bound, func() { cancel(silent) })
+	defer timer.Stop()
+	theirs := func(err error) error { return &shard.SourceError{Err: err} }
+	peer, err := s.agent.peer(node)
+	if err != nil {
+		return theirs(err)
+	}
+	r, size, err := peer.Shards(s.job).Open(ctx, d)
+	if errors.Is(context.Cause(ctx), silent) {
+		err = errors.Join(silent, closeIf(r))
+	}
+	if err != nil {
+		return theirs(err)
+	}
+	if size != bytes {
+		return theirs(errors.Join(fmt.Errorf("its file has %d bytes, the shard has %d", size, bytes), r.Close()))
+	}
+	stop := context.AfterFunc(ctx, func() { _ = r.Close() }) // which ends a read that waits
+	defer stop()
+	err = s.Receive(ctx, d, bytes, progress{r, func() { timer.Reset(bound) }})
+	if errors.Is(context.Cause(ctx), silent) {
+		err = theirs(silent)
+	}
+	_ = r.Close() // only read
+	return err
+}
+
+func closeIf(r io.Closer) error {
+	if r == nil {
+		return nil
+	}
+	return r.Close()
+}
+
+// progress calls made after every read that has brought something.
+type progress struct {
+	io.Reader
+	made func()
+}
+
+func (p progress) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	if n > 0 {
+		p.made()
+	}
+	return n, err
+}
+
+// noObstacle keeps what is in the way of other nodes from being taken for what is in the way of this one.
+type noObstacle struct{ error }
+
+func (e noObstacle) Is(target error) bool {
+	return target == ErrUnreachable && errors.Is(e.error, ErrUnreachable) //nolint:errorlint // as errors.Is asks
+}

@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Measurer is an Agent of another node that can measure the way to it.
+type Measurer interface {
+	Measure(ctx context.Context) (Link, error)
+}
+
+// Info implements Agent.
+func (l *Local) Info(context.Context) (Info, error) {
+	var i Info
+	if l.config.Info != nil {
+		i = l.config.Info()
+	}
+	i.Node = l.config.Node
+	if i.Boot == "" {
+		text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+		if err != nil {
+			return i, fmt.Errorf("ask the kernel which boot of the host this is: %w", err)
+		}
+		i.Boot = strings.TrimSpace(string(text))
+	}
+	return i, nil
+}
+
+// Probe implements Agent. The way from a node to itself takes no time and has no bound: both are 0.
+func (l *Local) Probe(ctx context.Context, node string) (Link, error) {
+	if node == l.config.Node {
+		return Link{}, nil
+	}
+	peer, err := l.peer(node)
+	if err != nil {
+		return Link{}, err
+	}
+	m, ok := peer.(Measurer)
+	if !ok {
+		return Link{}, fmt.Errorf("measure the way to node %s: %w: it is not reached over a network", node, ErrUnreachable)
+	}
+	return m.Measure(ctx)
+}
+
+// peer is the agent of another node.
+func (l *Local) peer(node string) (Agent, error) {
+	if l.config.Peers == nil {
+		return nil, fmt.Errorf("node %s: %w: this host is alone", node, ErrUnreachable)
+	}
+	return l.config.Peers(node)
+}
