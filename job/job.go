@@ -322,6 +322,9 @@ type Center struct {
 	Replicas int `yaml:"replicas" json:"replicas" default:"1" rule:"min=1 max=64"`
 	// Committed rounds kept on disk.
 	Keep int `yaml:"keep" json:"keep" default:"2" rule:"min=1 max=1000"`
+	// A place in a bucket, s3://BUCKET/PREFIX, that committed rounds are copied to as well, the last `keep` of them, and from which the job
+	// can be resumed when its nodes have lost them. The daemon's configuration has the server and the credentials. Empty: none.
+	Store string `yaml:"store" json:"store,omitempty" pattern:"^s3://[a-z0-9][a-z0-9.-]+[a-z0-9](/.*)?$" form:"s3://BUCKET/PREFIX"`
 	// What a commit holds: `full`, the center with the weights and optimizer state of every pipeline, from which the run
 	// goes on as if it had not been interrupted; `center`, the center alone, which is smaller, and every pipeline
 	// restarts from it with a fresh optimizer.

@@ -189,6 +189,13 @@ func printStatus(p *page, s api.JobStatus) {
 	if len(s.StageStatus) == 0 && s.PredictedHostBytes > 0 {
 		t.add("memory", words.Bytes(s.PredictedHostBytes)+" of the host, as predicted")
 	}
+	if st := s.Store; st != nil {
+		text := fmt.Sprintf("%s has round %d", st.URL, st.Round)
+		if st.Problem != "" {
+			text += "; newer ones are not there: " + st.Problem
+		}
+		t.add("store", text)
+	}
 	t.list("output", exportPlan(s.ID, s.State, s.Export))
 	t.list("warning", s.Warnings...)
 	p.table(&t)

@@ -128,5 +128,8 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 		WorkerCommand: append([]string{self, "worker"}, graphics...), TuneCommand: append([]string{self, "tune"}, graphics...), InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
 		Version: version, Log: log,
 	}
+	if n.Buckets, err = c.buckets(); err != nil {
+		return node.Config{}, c.explain(err)
+	}
 	return n, c.explain(n.Validate())
 }

@@ -75,6 +75,7 @@ type JobStatus struct {
 	StageStatus        []StageStatus `json:"stage_status"`
 	Export             *Export       `json:"export"`      // of the model to output_dir; null where that is up to the client
 	LinkStatus         []LinkStatus  `json:"link_status"` // of each boundary between two stages
+	Store              *StoreStatus  `json:"store"`       // of the job file's center.store; null without
 	// Budget is what the job file asks for: "1000 steps of 16 samples", "2 epochs".
 	Budget string `json:"budget"`
 	// BudgetSamples is how many samples all pipelines are to see: what Budget asks for, rounded up to whole rounds once the number of
@@ -195,6 +196,13 @@ type Export struct {
 	Dir    string      `json:"dir"`
 	State  ExportState `json:"state"`
 	Reason string      `json:"reason,omitempty"` // why the user does it, or why the daemon could not
+}
+
+// StoreStatus says how far a job's committed rounds are in its bucket.
+type StoreStatus struct {
+	URL     string `json:"url"`
+	Round   uint64 `json:"round"`             // the newest round that this daemon has saved there, whole; 0: none yet
+	Problem string `json:"problem,omitempty"` // why a newer one is not there; it is tried again
 }
 
 // ExportState says who writes a model to output.dir, and how far that is.

@@ -72,10 +72,12 @@ var mayImport = map[string][]string{
 	"internal/feed":             {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
-	"pipeline":            {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
-	"internal/export":     {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
-	"internal/accounting": {"internal/api", "internal/cluster", "internal/data"},
-	"internal/reshard":    {"internal/cluster", "internal/export", "internal/shard", "stage"},
+	"pipeline":             {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
+	"internal/export":      {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
+	"internal/objectstore": nil,
+	"internal/archive":     {"internal/cluster", "internal/objectstore", "internal/shard"},
+	"internal/accounting":  {"internal/api", "internal/cluster", "internal/data"},
+	"internal/reshard":     {"internal/cluster", "internal/export", "internal/shard", "stage"},
 	"internal/infer": {
 		"internal/api", "internal/data", "internal/data/tokenizer", "internal/export", "internal/feed", "internal/metric", "internal/words", "job",
 		"stage", "stage/device", "stage/device/pick", "stage/generate", "stage/layer", "stage/model",
@@ -107,7 +109,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
-		"internal/accounting", "internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
+		"internal/accounting", "internal/archive", "internal/objectstore", "internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
 		"internal/access", "internal/audit", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/modeldir", "internal/nearest", "internal/outputdir",
@@ -121,7 +123,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
+		"internal/objectstore", "internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle",
 		"internal/manual", "internal/nearest", "internal/process", "internal/strictyaml", "internal/words", "job", "stage/device", "stage/device/cuda", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/checkpoint", "internal/data", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/strictyaml", "internal/words", "job", "schedule", "stage/device", "tuner"},

@@ -37,6 +37,9 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil {
 		return none, err
 	}
+	if err := n.archives.check(s); err != nil {
+		return none, err
+	}
 	encoded, err := spec.Encode(s)
 	if err != nil {
 		return none, err

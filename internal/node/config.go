@@ -16,6 +16,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/objectstore"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -55,6 +56,8 @@ type Config struct {
 	InspectCommand []string
 	// ExportCommand starts a process that runs outputdir.Receive. Required.
 	ExportCommand []string
+	// Buckets says where the server of buckets is that jobs may copy their rounds to. Nil: there is none.
+	Buckets *objectstore.Config
 	// Limits returns what may change while the daemon runs. It is asked whenever a limit is needed and may be called
 	// concurrently. Default: the defaults of Limits.
 	Limits func() Limits

@@ -36,6 +36,7 @@ type node struct {
 	started     time.Time
 	kept        sync.Map // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
 	exports     *exporter
+	archives    *archiver
 	readers     readers
 	gpus        *gpu.Monitor
 	audit       *audit.Log
@@ -81,6 +82,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer here.Close()
 	here.Tidy(ctx, raft.State())
 	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now(), gpus: gpus, audit: book}
+	n.archives = newArchiver(n, c.Buckets)
 	n.exports = &exporter{node: n, records: map[string]exportRecord{}}
 	n.coordinator = coordinator.New(coordinator.Config{
 		Nodes: []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), GPUs: gpus.GPUs, Excludes: gpus.Excludes, Agent: here}}, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
@@ -143,10 +145,12 @@ func (n *node) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	group.Go(func() error {
-		n.exports.run(running)
-		return nil
-	})
+	for _, part := range []func(context.Context){n.exports.run, n.archives.run} {
+		group.Go(func() error {
+			part(running)
+			return nil
+		})
+	}
 	group.Go(func() error {
 		defer end()
 		n.coordinator.Run(running)

@@ -60,7 +60,16 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 		return refuse("%s", why)
 	}
 	if from := roundToResume(j, r); from != nil && (j.State.Ended() || r.FromRound > 0) {
-		if err := coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size); err != nil {
+		err := coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size)
+		if err != nil && !r.DryRun {
+			switch got := n.archives.restore(ctx, j, from); {
+			case got == nil:
+				err = coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size)
+			case !errors.Is(got, errNoStore):
+				err = fmt.Errorf("%w; nor from its bucket: %w", err, got)
+			}
+		}
+		if err != nil {
 			return refuse("round %d cannot be used: %v; %s", from.Round, err, insteadOf(from.Round, j))
 		}
 	}

@@ -26,7 +26,7 @@ func (n *node) describe(ctx context.Context, j *cluster.Job) api.JobStatus {
 	}
 	out.Owner = server.UserName(j.Owner)
 	if s != nil {
-		out.Export = n.exports.describe(j, s)
+		out.Export, out.Store = n.exports.describe(j, s), n.archives.describe(j, s)
 	}
 	return out
 }

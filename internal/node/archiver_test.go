@@ -1,0 +1,85 @@
+package node_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/node/nodetest"
+	"github.com/avgpipe/avgpipe/internal/objectstore"
+)
+
+// buckets is a server with an empty bucket of the name models, which fails while it is told to.
+func buckets(t *testing.T) (configure func(*node.Config), fails *atomic.Bool) {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("models"); err != nil {
+		t.Fatal(err)
+	}
+	fails = new(atomic.Bool)
+	next := gofakes3.New(backend).Server()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if fails.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		next.ServeHTTP(w, q)
+	}))
+	t.Cleanup(s.Close)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return func(c *node.Config) {
+		c.Buckets = &objectstore.Config{Endpoint: s.URL, AccessKey: "test", SecretKey: "test", Transport: transport}
+	}, fails
+}
+
+const store = "center: {commit_every: 10, store: s3://models/team"
+
+func TestRoundsAreSavedInABucketAndComeBack(t *testing.T) {
+	t.Parallel()
+	configure, fails := buckets(t)
+	d := nodetest.Start(t, nodetest.StateDir(t), configure)
+	fails.Store(true)
+	id := d.Submit(t, strings.Replace(nodetest.Job(t, d.Dir, "crash-at-200", 1000), "center: {commit_every: 10", store, 1))
+	d.Until(t, id, "says that its bucket fails", func(s api.JobStatus) bool { return s.Store != nil && s.Store.Problem != "" })
+	d.Until(t, id, "trains on", func(s api.JobStatus) bool { return s.CommittedRound >= 30 })
+	fails.Store(false)
+	failed := d.Until(t, id, "ends", ended)
+	saved := d.Until(t, id, "is saved", func(s api.JobStatus) bool { return s.Store.Round == failed.CommittedRound })
+	if saved.Store.Problem != "" || saved.Store.URL == "" {
+		t.Errorf("the store is %+v", saved.Store)
+	}
+	shards := filepath.Join(d.Dir, "jobs", id, "shards")
+	if err := errors.Join(os.RemoveAll(shards), os.Mkdir(shards, 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	fails.Store(true)
+	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{}); err == nil || !strings.Contains(err.Error(), "nor from its bucket") {
+		t.Errorf("resumed without its files, and without its bucket: %v", err)
+	}
+	fails.Store(false)
+	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	d.Until(t, id, "trains from the round", func(s api.JobStatus) bool { return s.Generation > failed.Generation && s.Round >= failed.CommittedRound })
+}
+
+func TestAJobWithAStoreNeedsCredentials(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	source := strings.Replace(nodetest.Job(t, d.Dir, "good", 20), "center: {commit_every: 10", store, 1)
+	_, err := d.Client.Submit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: d.Dir})
+	if err == nil || !strings.Contains(err.Error(), "s3_credentials") {
+		t.Errorf("admitted: %v", err)
+	}
+}
