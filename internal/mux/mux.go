@@ -1,17 +1,19 @@
-// Package mux serves several protocols on one TLS port: which one a connection is for is negotiated (ALPN).
+// Package mux serves one TCP port with TLS and hands each connection to whoever serves the protocol that was negotiated for it (ALPN).
 //
-//	m, err := mux.Listen(ctx, "0.0.0.0:7946", mux.Config{TLS: identity.ServerTLS(), Log: log})
+//	m, err := mux.Listen(ctx, ":7700", mux.Config{TLS: identity.ServerTLS(), Log: log})
 //	raft := m.Listener(mux.ProtocolRaft)
 //	api := m.Listener("h2", "http/1.1")
 //	err = m.Close()
 package mux
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,12 +26,13 @@ const (
 	ProtocolGossip = "avgpipe-gossip"
 	ProtocolAgent  = "avgpipe-agent"
 	ProtocolJoin   = "avgpipe-join"
+	ProtocolNode   = "avgpipe-node" // what nodes ask of each other beside their agents
 )
 
-// Bounds of connections whose protocol is not known yet.
+// The protocols of the API.
 const (
-	handshakeTimeout = 10 * time.Second
-	mostHandshakes   = 256
+	protocolHTTP2 = "h2"
+	protocolHTTP1 = "http/1.1"
 )
 
 // Config configures a Mux.
@@ -38,49 +41,108 @@ type Config struct {
 	TLS *tls.Config
 	// Log is told of failures to accept. Required.
 	Log *zap.Logger
-	// OnRefused is told who was refused and why. It is called concurrently. Nil: nobody is.
+	// Handshakes is how many connections may be in their handshake, or wait to be accepted. One more ends the oldest of them, so that those who
+	// are silent do not keep others out. Default 256. Each holds at most what TLS lets a handshake have, 256 KiB.
+	Handshakes int
+	// PerSource is Handshakes for one address. Default 64.
+	PerSource int
+	// Timeout bounds a handshake together with the wait to be accepted. Default 10 s.
+	Timeout time.Duration
+	// OnRefused is told of each connection that was not handed over, and why. It is called concurrently and does not block. Nil: nobody is.
 	OnRefused func(from net.Addr, err error)
 }
 
-// Mux accepts connections. Its methods may be called concurrently.
+func (c Config) withDefaults() Config {
+	c.Handshakes, c.PerSource = cmp.Or(c.Handshakes, 256), cmp.Or(c.PerSource, 64)
+	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	if c.OnRefused == nil {
+		c.OnRefused = func(net.Addr, error) {}
+	}
+	return c
+}
+
+// Validate reports the first field that does not fit.
+func (c Config) Validate() error {
+	switch {
+	case c.TLS == nil || c.Log == nil:
+		return errors.New("mux: TLS and Log are required")
+	case c.Handshakes < 0 || c.PerSource < 0 || c.Timeout < 0:
+		return fmt.Errorf("mux: %d handshakes, %d of a source, %v: none may be negative", c.Handshakes, c.PerSource, c.Timeout)
+	}
+	return nil
+}
+
+// Why a connection was not handed over; test with errors.Is.
+var (
+	ErrProtocol = errors.New("nobody serves that protocol here")
+	ErrCrowded  = errors.New("too many handshakes at a time, and this one was the oldest")
+)
+
+// Mux is a port. Its methods may be called concurrently.
 type Mux struct {
 	config   Config
 	listener net.Listener
-	ctx      context.Context //nolint:containedctx // ends with the Mux
-	end      context.CancelFunc
-	tasks    sync.WaitGroup
-	busy     chan struct{}
+	ctx      context.Context //nolint:containedctx // ends with Close
+	end      context.CancelCauseFunc
+	running  sync.WaitGroup
 
 	mu        sync.Mutex
-	listeners map[string]*listener
+	listeners map[string]*listener // by protocol
+	pending   []*pending           // the oldest first
 }
 
-// Listen listens on an address, host:port. The caller closes the Mux.
+// pending is a connection that was not handed over yet.
+type pending struct {
+	source string
+	end    context.CancelCauseFunc
+}
+
+// Listen opens a port. ctx is only for that. The caller closes the Mux.
 func Listen(ctx context.Context, address string, c Config) (*Mux, error) {
-	if c.TLS == nil || c.Log == nil {
-		return nil, errors.New("mux: TLS and Log are required")
+	c = c.withDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, err
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	var open net.ListenConfig
+	l, err := open.Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for nodes and clients on %s: %w", address, err)
 	}
-	m := &Mux{config: c, listener: l, busy: make(chan struct{}, mostHandshakes), listeners: map[string]*listener{}}
-	m.ctx, m.end = context.WithCancel(context.WithoutCancel(ctx))
-	m.tasks.Go(m.accept)
+	m := &Mux{config: c, listener: l, listeners: map[string]*listener{}}
+	m.ctx, m.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	m.running.Go(m.accept)
 	return m, nil
 }
 
-// Addr is where it listens.
+// Addr is the address of the port.
 func (m *Mux) Addr() net.Addr { return m.listener.Addr() }
+
+// Close closes the port and its listeners, and the connections that no listener has accepted. Those that one has are the caller's.
+func (m *Mux) Close() error {
+	m.end(net.ErrClosed)
+	err := m.listener.Close()
+	m.running.Wait()
+	m.mu.Lock()
+	all := m.listeners
+	m.listeners = map[string]*listener{}
+	m.mu.Unlock()
+	for _, l := range all {
+		_ = l.Close() // it never fails
+	}
+	if errors.Is(err, net.ErrClosed) { // twice
+		return nil
+	}
+	return err
+}
 
 // Conn is a connection for a protocol of nodes. A server of HTTP takes it for one without TLS, and so does not look for its protocol among
 // those of HTTP.
 type Conn struct{ *tls.Conn }
 
-// Listener returns a listener of the connections that are for some protocols: each is a *Conn, or a *tls.Conn where the protocol is one of
-// HTTP. It is to be called once for each protocol; connections for those that nobody listens for are closed.
+// Listener returns what accepts the connections of some protocols, after their handshake: each is a *Conn, or a *tls.Conn where the protocol is one
+// of HTTP. One that asks for no protocol counts as HTTP/1.1. Closing it leaves the Mux as it is. A protocol has one listener at a time: the newest.
 func (m *Mux) Listener(protocols ...string) net.Listener {
-	l := &listener{mux: m, conns: make(chan net.Conn), closed: make(chan struct{})}
+	l := &listener{mux: m, protocols: protocols, accepted: make(chan net.Conn), closed: make(chan struct{})}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range protocols {
@@ -89,103 +151,148 @@ func (m *Mux) Listener(protocols ...string) net.Listener {
 	return l
 }
 
-// Close ends all listeners, and connections that no listener has given out. It returns when nothing runs any more.
-func (m *Mux) Close() error {
-	m.end()
-	err := m.listener.Close()
-	m.tasks.Wait()
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
-}
-
-// accept accepts connections until Close.
+// accept takes connections until Close.
 func (m *Mux) accept() {
+	pause := time.Duration(0)
 	for {
 		c, err := m.listener.Accept()
-		if m.ctx.Err() != nil {
+		switch {
+		case m.ctx.Err() != nil:
 			if err == nil {
-				_ = c.Close() // nobody asked for it
+				_ = c.Close() // nobody has it
 			}
 			return
-		}
-		if err != nil { // too many open files, as a rule
+		case err != nil: // as where no descriptor is left
 			m.config.Log.Warn("accept a connection", zap.Error(err))
+			pause = min(max(2*pause, 10*time.Millisecond), time.Second)
 			select {
-			case <-time.After(100 * time.Millisecond):
+			case <-time.After(pause):
 			case <-m.ctx.Done():
 			}
 			continue
 		}
-		select {
-		case m.busy <- struct{}{}:
-			m.tasks.Go(func() {
-				defer func() { <-m.busy }()
-				m.serve(c)
-			})
-		default:
-			_ = c.Close() // whoever it is may try again
-		}
+		pause = 0
+		m.running.Go(func() { m.handOver(c) })
 	}
 }
 
-// serve has TLS check who connects, and gives the connection to the listener of its protocol.
-func (m *Mux) serve(c net.Conn) {
-	ctx, cancel := context.WithTimeout(m.ctx, handshakeTimeout)
+// enter counts a connection that is not handed over yet, and ends the oldest one where there are too many.
+func (m *Mux) enter(source string) (context.Context, *pending) {
+	ctx, end := context.WithCancelCause(m.ctx)
+	p := &pending{source, end}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	same, oldest := 0, 0
+	for i, q := range slices.Backward(m.pending) {
+		if q.source == source {
+			same, oldest = same+1, i
+		}
+	}
+	if same < m.config.PerSource {
+		oldest = 0
+	}
+	if same >= m.config.PerSource || len(m.pending) >= m.config.Handshakes {
+		m.pending[oldest].end(ErrCrowded)
+		m.pending = slices.Delete(m.pending, oldest, oldest+1)
+	}
+	m.pending = append(m.pending, p)
+	return ctx, p
+}
+
+// leave ends the counting.
+func (m *Mux) leave(p *pending) {
+	p.end(nil)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.pending, p); i >= 0 {
+		m.pending = slices.Delete(m.pending, i, i+1)
+	}
+}
+
+// handOver makes the handshake of a connection and gives it to the listener of its protocol.
+func (m *Mux) handOver(c net.Conn) {
+	from := c.RemoteAddr()
+	source, _, err := net.SplitHostPort(from.String())
+	if err != nil {
+		source = from.String()
+	}
+	counted, p := m.enter(source)
+	defer m.leave(p)
+	ctx, cancel := context.WithTimeout(counted, m.config.Timeout)
 	defer cancel()
 	secure := tls.Server(c, m.config.TLS)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = c.Close() // the error says it
-		if m.config.OnRefused != nil && m.ctx.Err() == nil {
-			m.config.OnRefused(c.RemoteAddr(), err)
-		}
+	if err = m.give(ctx, secure); err == nil {
 		return
 	}
-	m.mu.Lock()
-	l := m.listeners[secure.ConnectionState().NegotiatedProtocol]
-	m.mu.Unlock()
-	if l == nil {
-		_ = secure.Close() // nobody listens for it
-		return
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	var given net.Conn = secure
-	if p := secure.ConnectionState().NegotiatedProtocol; p != "h2" && p != "http/1.1" {
-		given = &Conn{secure}
-	}
-	select {
-	case l.conns <- given:
-	case <-l.closed:
-		_ = secure.Close() // nobody asks for it
-	case <-ctx.Done():
-		_ = secure.Close() // whoever accepts is too slow
+	_ = c.Close() // it is refused
+	if m.ctx.Err() == nil {
+		m.config.OnRefused(from, err)
 	}
 }
 
-// listener gives out the connections of some protocols.
+// give makes the handshake, and waits until somebody accepts the connection.
+func (m *Mux) give(ctx context.Context, c *tls.Conn) error {
+	if err := c.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("TLS handshake: %w", err)
+	}
+	protocol := cmp.Or(c.ConnectionState().NegotiatedProtocol, protocolHTTP1)
+	m.mu.Lock()
+	l := m.listeners[protocol]
+	m.mu.Unlock()
+	if l == nil {
+		return fmt.Errorf("protocol %q: %w", protocol, ErrProtocol)
+	}
+	var given net.Conn = c
+	if protocol != protocolHTTP2 && protocol != protocolHTTP1 {
+		given = &Conn{c}
+	}
+	select {
+	case l.accepted <- given:
+		return nil
+	case <-l.closed:
+		return fmt.Errorf("protocol %q: %w", protocol, ErrProtocol)
+	case <-ctx.Done():
+		return fmt.Errorf("protocol %q: the connection was not accepted in time", protocol)
+	}
+}
+
+// listener accepts the connections of some protocols.
 type listener struct {
-	mux    *Mux
-	conns  chan net.Conn
-	once   sync.Once
-	closed chan struct{}
+	mux       *Mux
+	protocols []string
+	accepted  chan net.Conn
+	once      sync.Once
+	closed    chan struct{}
 }
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
-	case c := <-l.conns:
+	case c := <-l.accepted:
 		return c, nil
 	case <-l.closed:
 	case <-l.mux.ctx.Done():
 	}
-	return nil, net.ErrClosed
-}
-
-// Close implements net.Listener. The port stays open.
-func (l *listener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
+	return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
 }
 
 // Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return l.mux.Addr() }
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		l.mux.mu.Lock()
+		defer l.mux.mu.Unlock()
+		for _, p := range l.protocols {
+			if l.mux.listeners[p] == l {
+				delete(l.mux.listeners, p)
+			}
+		}
+		close(l.closed)
+	})
+	return nil
+}
