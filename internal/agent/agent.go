@@ -107,6 +107,8 @@ type LogReader interface {
 	// Next returns the next entry that was asked for, a JSON object with a cursor, or io.EOF while there is none. ended says that
 	// nothing more will be written, so that half a line at the end is an entry.
 	Next(ended bool) ([]byte, error)
+	// Place is the cursor after what Next has looked at; "" where the log is not there yet.
+	Place() string
 	Close() error
 }
 

@@ -199,6 +199,14 @@ func (r *LogFile) takeForeign() (logging.Entry, string, error) {
 	return e, r.cursor(), nil
 }
 
+// Place implements LogReader.
+func (r *LogFile) Place() string {
+	if r.file == nil {
+		return r.request.After
+	}
+	return r.cursor()
+}
+
 // cursor is the place after what was taken.
 func (r *LogFile) cursor() string {
 	return fmt.Sprintf("%x-%x", logFileOf(r.file.Stat()).inode, r.offset-int64(len(r.rest)))

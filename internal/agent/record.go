@@ -109,13 +109,21 @@ func JobIDs(state string) ([]uint64, error) {
 	}
 	var ids []uint64
 	for _, e := range entries {
-		name := e.Name()
-		if n, err := strconv.ParseUint(name, 10, 64); err == nil && n <= MaxJobID && strconv.FormatUint(n, 10) == name {
+		if n, err := ParseJob(e.Name()); err == nil {
 			ids = append(ids, n)
 		}
 	}
 	slices.Sort(ids)
 	return ids, nil
+}
+
+// ParseJob returns the number of a job whose name it is.
+func ParseJob(name string) (uint64, error) {
+	n, err := strconv.ParseUint(name, 10, 64)
+	if err != nil || n > MaxJobID || strconv.FormatUint(n, 10) != name {
+		return 0, fmt.Errorf("%.40q is no job: expected a number up to %d", name, MaxJobID)
+	}
+	return n, nil
 }
 
 // KeepStatus implements Agent.

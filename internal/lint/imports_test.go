@@ -102,7 +102,8 @@ var mayImport = map[string][]string{
 		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/gpu", "internal/history", "internal/logging", "internal/obstacle", "internal/process",
 		"internal/shard", "internal/worker/control",
 	},
-	"internal/placer": {"internal/words", "schedule", "tuner"},
+	"internal/agent/remote": {"internal/agent", "internal/api", "internal/cluster", "internal/history", "internal/obstacle", "internal/shard", "internal/worker/control"},
+	"internal/placer":       {"internal/words", "schedule", "tuner"},
 	"internal/coordinator": {
 		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec",
 		"internal/words", "internal/worker/control", "job", "schedule", "tuner",
