@@ -75,6 +75,12 @@ type Job struct {
 	Center Center `yaml:"center" json:"center"`
 	// What the stages run on.
 	Devices Devices `yaml:"devices" json:"devices"`
+	// Where the stages go in a cluster of several nodes. `pack`: to one node where that has room and no other way is predicted to be faster by a tenth,
+	// else to as few as possible, over few and fast links. `spread`: over as many as possible, for the memory of all of them.
+	Placement string `yaml:"placement" json:"placement" default:"pack" rule:"oneof=pack|spread"`
+	// The job's turn among those that wait for room: the highest first, then in the order of submission. A job that has waited for a day
+	// goes before all later ones. One that runs is never stopped for another.
+	Priority int `yaml:"priority" json:"priority" default:"0" rule:"min=-100 max=100"`
 	// Where the trained model goes.
 	Output Output `yaml:"output" json:"output"`
 	// Determines the initial weights and the order of the samples. What is held out depends on the data alone, so runs

@@ -103,7 +103,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 2, "job": {"Averaging": {"Alpha": 1}}}`,
 		`{"version": 6, "layuot": {}}`,
 		`{"version": 7, "layuot": {}}`,
-		`{"version": 8}`,
+		`{"version": 8, "layuot": {}}`,
+		`{"version": 9}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil {
 			t.Errorf("%s is read as %+v", text, s)

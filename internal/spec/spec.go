@@ -177,11 +177,8 @@ func (s *Spec) place() []int {
 
 // HostBytes is the memory of its host that the job's worker takes, as predicted; 0 while the job is open, or where it cannot be told.
 func (s *Spec) HostBytes() (bytes int64) {
-	for _, m := range s.Memory() {
-		bytes += m.Total()
-		if s.Job.Devices.OwnMemory() { // that of emulated devices holds no values
-			bytes -= m.OnDevice()
-		}
+	for _, stage := range s.StageBytes() {
+		bytes += stage
 	}
 	return bytes
 }

@@ -1,0 +1,63 @@
+package spec
+
+import (
+	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// assumedFLOPs is how many floating-point operations of products a core does in a second, where nobody has measured a job. Placement weighs stages and links
+// with it, and the error of a small factor changes neither the balance of stages nor, as a rule, the choice.
+const assumedFLOPs = 2e10
+
+// Price is what each stage of a resolved job takes on the device that it was measured on, in seconds, and what crosses each boundary, in bytes of a
+// message, without the time of links. Where it was not measured, it is estimated from floating-point operations. ok is false where it cannot be told.
+func (s *Spec) Price() (c schedule.Costs, measured, ok bool) {
+	if s.Job.Open() {
+		return c, false, false
+	}
+	if s.Report != nil && len(s.Report.Chosen.Costs.Forward) == s.Stages() {
+		c = s.Report.Chosen.Costs
+		c.Link, c.Bandwidth = nil, nil
+		return c, true, true
+	}
+	m, err := s.BuildModel()
+	if err != nil {
+		return c, false, false
+	}
+	f, split := Facts{Model: m}, s.Split()
+	if split == nil {
+		if split, err = f.cut(&s.Job); err != nil {
+			return c, false, false
+		}
+	}
+	size := footprint.Size(m, &s.Job, samples(&s.Job))
+	costs, fixed := m.Costs(size), Fixed(&s.Job)
+	for k, run := range split {
+		seconds := 0.0
+		for _, operations := range costs[run[0]:run[1]] {
+			seconds += operations / (assumedFLOPs * float64(max(1, s.Job.Devices.CPU.Threads)))
+		}
+		forward, backward := seconds/3, 2*seconds/3 // two of three products are of the backward
+		if t := job.At(fixed, k); t.Forward > 0 {
+			forward, backward = t.Forward, t.Backward
+		}
+		c.Forward, c.Backward = append(c.Forward, forward), append(c.Backward, backward)
+		if k+1 < len(split) {
+			c.MessageBytes = append(c.MessageBytes, int64(footprint.OutputBytes(m.Layers[run[1]-1], &s.Job, size)))
+		}
+	}
+	return c, false, true
+}
+
+// StageBytes is, of each stage, the memory of its host that it takes, as predicted; nil while the job is open, or where it cannot be told.
+func (s *Spec) StageBytes() (all []int64) {
+	for _, m := range s.Memory() {
+		bytes := m.Total()
+		if s.Job.Devices.OwnMemory() { // that of emulated devices holds no values
+			bytes -= m.OnDevice()
+		}
+		all = append(all, bytes)
+	}
+	return all
+}
