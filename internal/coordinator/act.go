@@ -21,6 +21,7 @@ type act struct {
 
 	decision decision
 	durable  map[int]stored // of commitRound: its shards, by stage
+	why      string         // of place: why stages are where they are; "" where nothing was to be chosen
 }
 
 // acts carry choices out. The change that one returns is applied whether or not there is an error.

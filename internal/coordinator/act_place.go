@@ -18,14 +18,17 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// errNoGPU is that of a job whose GPUs somebody else was given in the meantime.
-var errNoGPU = errors.New("the GPUs that it needs are not free any more")
+// errNoRoom is that of a job whose room somebody else was given in the meantime.
+var errNoRoom = errors.New("the room that it needs is not free any more")
 
 // place begins the job's next generation: its workers resume from the newest committed round whose shards are whole.
 func (a *act) place(ctx context.Context) (func(*observed), error) {
 	plan, _, err := a.spec.Plan()
 	if err == nil && len(a.taking) == 0 {
-		err = errNoGPU
+		err = errNoRoom
+		if a.why != "" {
+			err = fmt.Errorf("%w: %s", errNoRoom, a.why)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
@@ -39,6 +42,9 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	a.collect(ctx, math.MaxUint64, nil) // nothing is being committed
+	if a.why != "" && len(a.config.Nodes) > 1 {
+		reason += "; " + a.why
+	}
 	start := uint64(0)
 	if from != nil {
 		start = from.Round

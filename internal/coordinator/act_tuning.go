@@ -20,7 +20,7 @@ import (
 func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	err := a.Record(ctx, a.ID)
 	if err == nil && len(a.taking) == 0 && a.gpus > 0 {
-		err = errNoGPU
+		err = errNoRoom
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tune job %s: %w", a.ID, err)

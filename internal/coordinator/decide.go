@@ -23,49 +23,29 @@ const (
 // decide says what to do about every job of the snapshot, in order. It is a pure function. Doing what it says, and observing again, brings
 // every job to its end.
 func decide(w snapshot) []decision {
-	free, memory := w.free()
-	gpus := w.freeGPUs
-	var all []decision
-	queue := "" // the first job that waits for cores: nobody overtakes it
-	for _, j := range w.jobs {
-		var d decision
+	all := make([]decision, len(w.jobs))
+	var queue []int // jobs that wait for room
+	for i, j := range w.jobs {
 		switch {
 		case j.placing():
-			d = decision{reason: "being placed"}
+			all[i] = decision{reason: "being placed"}
 		case j.State.Ended():
-			d = decideEnded(w, j)
+			all[i] = decideEnded(w, j)
 		case j.waits() && !j.hold.passed:
-			d = decideWaiting(w, j)
+			all[i] = decideWaiting(w, j)
 		case j.State == cluster.Queued || j.waits():
-			d = decideQueued(w, j, room{free, gpus, memory}, queue)
-			if d.choice == place || d.choice == tune {
-				free -= j.cores
-				memory -= j.memory
-				gpus -= j.gpus
-			} else if d.choice == wait && queue == "" && !j.short { // one that waits for a person holds nobody up
-				queue = j.ID
+			var over bool
+			if all[i], over = decideQueued(w, j); !over {
+				queue = append(queue, i)
 			}
 		case j.State == cluster.Tuning:
-			d = decideTuning(w, j)
+			all[i] = decideTuning(w, j)
 		default:
-			d = decideActive(w, j)
+			all[i] = decideActive(w, j)
 		}
-		all = append(all, d)
 	}
+	decideTurns(w, queue, all)
 	return all
-}
-
-// free is how many cores nobody has, below 0 when jobs share some, and what is left of the node's memory after what was promised to jobs.
-// What is free at the moment says little: Linux gives memory out when it is first touched, and a worker that loads has touched next to
-// nothing.
-func (w snapshot) free() (cores int, memory int64) {
-	cores, memory = w.cores-w.reserved, w.memory
-	for _, j := range w.jobs {
-		if j.holdsCores() {
-			cores, memory = cores-j.cores, memory-j.memory
-		}
-	}
-	return cores, memory
 }
 
 // holdsCores reports whether a job is tuned or placed, or its process has not ended yet. One that waits for an obstacle to pass
@@ -113,59 +93,6 @@ func decideWaiting(w snapshot, j *observed) decision {
 		return decision{reason: j.hold.obstacle.String() + "; " + kept(j)}
 	}
 	return decision{choice: probe, reason: j.hold.obstacle.String() + "; " + kept(j)}
-}
-
-// room is what jobs that are queued may be given.
-type room struct {
-	cores, gpus int
-	memory      int64
-}
-
-// decideQueued starts jobs first come, first served. One that wants more cores than the node has gets them all.
-func decideQueued(w snapshot, j *observed, left room, queue string) decision {
-	head, tail := "queued: ", ""
-	if j.hold != nil {
-		head, tail = "waits to go on after: "+j.hold.obstacle.String()+"; ", "; "+kept(j)
-	}
-	switch lacks := lacking(w, j, left); {
-	case j.lives():
-		return dismiss(w, j, "the job starts anew")
-	case j.Cancelling && j.CommittedRound() > 0:
-		return decision{choice: endJob, state: cluster.Cancelled, reason: "cancelled before it went on; " + kept(j)}
-	case j.Cancelling:
-		return decision{choice: endJob, state: cluster.Cancelled, reason: "cancelled before it started"}
-	case w.stopping:
-		return decision{reason: head + "the daemon is stopping" + tail}
-	case queue != "" && j.hold == nil:
-		return decision{reason: "queued behind job " + queue}
-	case queue != "":
-		return decision{reason: head + "behind job " + queue + tail}
-	case len(lacks) > 0:
-		return decision{reason: head + strings.Join(lacks, "; ") + tail}
-	}
-	why := ""
-	if j.hold != nil {
-		why = "going on after: " + j.hold.obstacle.String() + "; "
-	}
-	if j.spec.Job.Open() {
-		return decision{choice: tune, reason: fmt.Sprintf("%stuning on %s", why, coreCount(j.cores))}
-	}
-	return decision{choice: place, reason: why + "started on " + coreCount(min(j.cores, w.cores))}
-}
-
-// lacking says what a job needs that is not free. One that wants more cores or memory than there is waits until it is alone.
-func lacking(w snapshot, j *observed, left room) (all []string) {
-	if j.cores > left.cores && left.cores < w.cores {
-		all = append(all, coreNeed(j.cores, left.cores, w.cores))
-	}
-	if j.lacksGPUs(left.gpus) {
-		all = append(all, gpuNeed(j.gpus, j.spec.Job.Devices.GPU, left.gpus, w.gpus))
-	}
-	if w.memory > 0 && j.memory > left.memory && left.memory < w.memory {
-		all = append(all, fmt.Sprintf("needs %s of memory, %s of %s are not promised to other jobs",
-			words.Bytes(j.memory), words.Bytes(max(left.memory, 0)), words.Bytes(w.memory)))
-	}
-	return all
 }
 
 // coreNeed says how many cores a job needs and how many of the node's are free.

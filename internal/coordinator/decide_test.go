@@ -15,6 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -33,15 +34,17 @@ func TestDecide(t *testing.T) {
 		w := snapshot{now: time.Unix(1000, 0), limits: Limits{
 			RetryLimit: 5, RetryFirst: 500 * time.Millisecond, RetryLongest: time.Minute, ResponseTimeout: 30 * time.Second,
 		}}
+		reserved := 0 // cores of tunings that belong to no job
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "node":
-				editNode(t, &w, d.CmdArgs)
+				reserved = editNode(t, &w, reserved, d.CmdArgs)
 			case "job":
 				editJob(t, &w, d.CmdArgs)
 			case "worker":
 				editWorker(t, &w, d.CmdArgs)
 			case "decide":
+				fill(&w, reserved)
 				return render(w, decide(w))
 			default:
 				t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
@@ -51,7 +54,42 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-func editNode(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
+// fill says what is free of the node, and who has the rest.
+func fill(w *snapshot, reserved int) {
+	n := placer.Node{Name: "a", Bytes: w.memory, All: placer.Capacity{Cores: w.cores, GPUs: len(gpu.Usable(w.gpus)), Bytes: w.memory}}
+	free := w.cores - reserved
+	w.holders = nil
+	for _, j := range w.jobs {
+		j.want = placer.Job{Threads: 1, GPUs: j.gpus, Bytes: append([]int64{j.memory}, make([]int64, j.cores)...)}
+		for i := range j.cores {
+			j.want.Devices = append(j.want.Devices, i)
+		}
+		if j.holdsCores() {
+			held := placer.Held{Bytes: j.memory}
+			for i := range j.cores {
+				held.Cores = append(held.Cores, free-1-i)
+			}
+			h := placer.Holder{ID: j.ID, Held: map[string]placer.Held{"a": held}}
+			if s := j.status; s != nil && s.Progress.ETAS != nil {
+				h.Ends = w.now.Add(time.Duration(*s.Progress.ETAS * float64(time.Second)))
+			}
+			free, n.Bytes, w.holders = free-j.cores, n.Bytes-j.memory, append(w.holders, h)
+		}
+	}
+	for i := range max(0, free) {
+		n.Cores = append(n.Cores, i)
+	}
+	for _, g := range gpu.Usable(w.gpus)[:min(w.freeGPUs, n.All.GPUs)] {
+		n.GPUs = append(n.GPUs, g.UUID)
+	}
+	for _, j := range w.jobs {
+		j.want.Unfit = map[string][]string{"a": n.GPUs[:min(j.small, len(n.GPUs))]}
+	}
+	w.rooms = []placer.Node{n}
+}
+
+// editNode returns how many cores are reserved.
+func editNode(t *testing.T, w *snapshot, reserved int, args []datadriven.CmdArg) int {
 	for _, a := range args {
 		switch a.Key {
 		case "cores":
@@ -70,20 +108,21 @@ func editNode(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 		case "stopping":
 			w.stopping = true
 		case "reserved":
-			w.reserved = int(number(t, a))
+			reserved = int(number(t, a))
 		case "now":
 			w.now = time.Unix(1000, 0).Add(duration(t, a))
 		default:
 			t.Fatalf("node: unknown key %s", a.Key)
 		}
 	}
+	return reserved
 }
 
 func editJob(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
 	id := args[0].Key
 	at := slices.IndexFunc(w.jobs, func(j *observed) bool { return j.ID == id })
 	if at < 0 {
-		j := &observed{Job: &cluster.Job{ID: id, State: cluster.Queued}, spec: &spec.Spec{}, cores: 2, generation: newGeneration(newWorker("a"))}
+		j := &observed{Job: &cluster.Job{ID: id, State: cluster.Queued, Submitted: time.Unix(1000, 0)}, spec: &spec.Spec{}, cores: 2, generation: newGeneration(newWorker("a"))}
 		j.spec.Job.Stages, j.spec.Job.Pipelines, j.spec.Job.MicroBatches, j.spec.Job.Center.CommitEvery, j.spec.Job.Tuning = 2, 1, 1, 10, job.TuneByProfile
 		setSpeed(j, 4)
 		w.jobs, at = append(w.jobs, j), len(w.jobs)
@@ -135,6 +174,8 @@ func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 		j.spec.Job.Pipelines = job.Auto
 	case "resolved":
 		j.spec.Job.Pipelines, j.State, j.tuning = 1, cluster.Queued, nil
+	case "priority":
+		j.spec.Job.Priority = int(number(t, a))
 	case "commit-every":
 		j.spec.Job.Center.CommitEvery = int(number(t, a))
 	case "max-time":
@@ -249,6 +290,9 @@ func observe(t *testing.T, w *snapshot, j *observed, at *worker, a datadriven.Cm
 	case "round":
 		progress.Round = number(t, a)
 		at.status.NextCommit = progress.Round + 1
+	case "eta":
+		left := duration(t, a).Seconds()
+		progress.ETAS = &left
 	case "final":
 		at.status.Final = number(t, a)
 	case "complete":

@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
@@ -20,16 +21,17 @@ type observed struct {
 	*cluster.Job
 
 	spec     *spec.Spec
-	cores    int      // that it computes on, on all nodes together, or is tuned on
-	gpus     int      // that it takes
-	short    bool     // the node has fewer that are large enough and not sick, whoever has them
-	small    int      // of those that nobody has, the ones with too little memory for it
-	had      []string // those of its placement, by UUID
-	kept     int      // of them, the ones that are there and not sick
-	sick     string   // why one of those that it has, or is tuned on, must not be used; "": none is sick
-	excluded string   // why it must not go on with those that it has; "": it may
-	memory   int64    // bytes of the host that it is promised once it is placed; 0 while it is open
-	exported bool     // an export reads its shards
+	cores    int        // that it computes on, on all nodes together, or is tuned on
+	gpus     int        // that it takes
+	want     placer.Job // the room that it asks for
+	short    bool       // the nodes have fewer that are large enough and not sick, whoever has them
+	small    int        // of those that nobody has, the ones with too little memory for it
+	had      []string   // those of its placement, by UUID
+	kept     int        // of them, the ones that are there and not sick
+	sick     string     // why one of those that it has, or is tuned on, must not be used; "": none is sick
+	excluded string     // why it must not go on with those that it has; "": it may
+	memory   int64      // bytes of the host that it is promised once it is placed; 0 while it is open
+	exported bool       // an export reads its shards
 
 	generation // the current or the last one
 
@@ -39,11 +41,12 @@ type observed struct {
 	deaths    int       // of workers since the last commit, of tune processes before the first placement
 	diedAt    time.Time // the last of them
 	stopSince time.Time // when the daemon or a user first asked the job to stop; zero: nobody did
+	since     time.Time // when it began to wait for room; zero: it does not
 	hold      *hold     // what the job waits for; nil: nothing
 
 	acting    bool      // a choice is being carried out
 	choice    choice    // which one, when acting
-	taking    placement // the resources that it gives to processes
+	taking    placement // the resources that it gives to processes; nil: none
 	notBefore time.Time // nothing is done before: the last choice could not be carried out
 	note      string    // the reason of the last choice, for people
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
-	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/internal/placer"
 )
 
 // placement is where a generation of a job runs: each stage, in order. The replicated state carries it.
@@ -32,49 +32,127 @@ type resources struct {
 	gpus  []string
 }
 
-// placeStages says where stages go, of each of which the device is given, that needs so many threads: on the first node that has enough free
-// cores for all devices, or else device by device on the first that has enough for one. Where a device finds none, all are on the first node
-// and share what it has. Devices on GPUs are all on one node, the first with as many free as the job takes; none where there is no such node.
-func placeStages(devices []int, threads int, gpus job.GPU, nodes []Node, free map[string]resources) placement {
-	rows := len(slices.Compact(slices.Sorted(slices.Values(devices))))
-	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return len(free[n.Name].gpus) < int(gpus.Count) })
-	if len(nodes) == 0 {
+// choosePlaces says where a job goes, and why. One that comes back keeps its cores and GPUs, of which those that are sick are replaced; after it has
+// waited without them, it gets them again if they are free. nil: nowhere, since the room was given to somebody else.
+func (c *Coordinator) choosePlaces(o *observed, d decision, rooms []placer.Node) (placement, string) {
+	if placed(o.Job) {
+		own := placementOf(o.Job)
+		if o.hold == nil {
+			rooms = o.withOwn(rooms, own, c.fitting(o, c.all()))
+		}
+		if own.within(inRooms(rooms, o.want.Unfit)) {
+			return own, ""
+		}
+	}
+	want := d.want
+	if want.Devices == nil {
+		want = o.want.Fitted(rooms)
+	}
+	if d.before {
+		return taken(want, d.placed), d.placed.Reason
+	}
+	p, err := placer.Place(o.priced(want), rooms, c.links())
+	if err != nil {
+		return nil, err.Error()
+	}
+	return taken(want, p), p.Reason
+}
+
+// links are those between the nodes, as far as they were measured.
+func (c *Coordinator) links() placer.Links { return nil }
+
+// tuningPlaces says where a job is tuned; nil: nowhere.
+func (c *Coordinator) tuningPlaces(o *observed, rooms []placer.Node) placement {
+	here := inRooms(rooms, o.want.Unfit)[c.here.Name]
+	if o.cores > len(here.cores) || o.gpus > len(here.gpus) {
 		return nil
 	}
-	if gpus.Count > 0 && len(free[nodes[0].Name].cores) < threads*rows {
-		nodes, threads = nodes[:1], 0
-	}
-	enough := func(cores int) int {
-		return slices.IndexFunc(nodes, func(n Node) bool { return len(free[n.Name].cores) >= cores })
-	}
-	only := enough(threads * rows)
-	free = maps.Clone(free)
-	seats, on := map[int]stagePlace{}, map[string]int{} // by device of the plan; how many a node has
-	var p placement
-	for stage, device := range devices {
-		at, seated := seats[device]
-		if !seated {
-			i := only
-			if i < 0 {
-				i = enough(threads)
-			}
-			if i < 0 { // without threads a device needs no core, and any node will do
-				return placeStages(devices, 0, gpus, nodes, free)
-			}
-			node := nodes[i].Name
-			left := free[node]
-			at = stagePlace{Node: node, Device: on[node], Cores: left.cores[:threads:threads]}
-			if gpus.Count > 0 {
-				at.GPU = left.gpus[gpus.Of(len(seats), rows)]
-			}
-			left.cores = left.cores[threads:]
-			free[node], seats[device] = left, at
-			on[node]++
+	return tuningPlace(c.here.Name, here, o.cores, o.gpus)
+}
+
+// taken is a placement as the replicated state carries it. Devices that have a whole node share its cores.
+func taken(want placer.Job, chosen placer.Placement) (p placement) {
+	for _, s := range chosen.Seats {
+		at := stagePlace{Stage: s.Stage, Node: s.Node, Device: s.Device, Cores: s.Cores, GPU: s.GPU}
+		if want.Whole != "" {
+			at.Cores = nil
 		}
-		at.Stage = stage
 		p = append(p, at)
 	}
 	return p
+}
+
+// roomOf is the room of a node.
+func roomOf(rooms []placer.Node, node string) placer.Node {
+	if i := slices.IndexFunc(rooms, func(n placer.Node) bool { return n.Name == node }); i >= 0 {
+		return rooms[i]
+	}
+	return placer.Node{Name: node}
+}
+
+// inRooms are the cores that are free, and the GPUs that are too and that a job can use, by node that may have stages.
+func inRooms(rooms []placer.Node, unfit map[string][]string) map[string]resources {
+	free := map[string]resources{}
+	for _, n := range rooms {
+		if n.Excluded != "" {
+			continue
+		}
+		gpus := slices.DeleteFunc(slices.Clone(n.GPUs), func(uuid string) bool { return slices.Contains(unfit[n.Name], uuid) })
+		free[n.Name] = resources{n.Cores, gpus}
+	}
+	return free
+}
+
+// left are rooms without what a placement takes of them.
+func (o *observed) left(rooms []placer.Node, p placement) []placer.Node {
+	rooms = slices.Clone(rooms)
+	free := without(inRooms(rooms, nil), p)
+	for i := range rooms {
+		n := &rooms[i]
+		if slices.Contains(p.nodes(), n.Name) {
+			n.Cores, n.GPUs, n.Bytes = free[n.Name].cores, free[n.Name].gpus, n.Bytes-o.bytesOn(p, n.Name)
+			if len(p.cores(n.Name)) == 0 && o.cores > 0 {
+				n.Cores = nil
+			}
+		}
+	}
+	return rooms
+}
+
+// withOwn are rooms with what a job has there itself, as far as that is among all.
+func (o *observed) withOwn(rooms []placer.Node, own placement, all map[string]resources) []placer.Node {
+	rooms = slices.Clone(rooms)
+	for i := range rooms {
+		n := &rooms[i]
+		if !slices.Contains(own.nodes(), n.Name) {
+			continue
+		}
+		n.Bytes += o.bytesOn(own, n.Name)
+		cores := own.cores(n.Name)
+		if len(cores) == 0 && o.cores > 0 {
+			cores = all[n.Name].cores
+		}
+		for _, core := range cores {
+			if slices.Contains(all[n.Name].cores, core) && !slices.Contains(n.Cores, core) {
+				n.Cores = append(slices.Clip(n.Cores), core)
+			}
+		}
+		slices.Sort(n.Cores)
+		for _, uuid := range own.gpus(n.Name) {
+			if slices.Contains(all[n.Name].gpus, uuid) && !slices.Contains(n.GPUs, uuid) {
+				n.GPUs = append(slices.Clip(n.GPUs), uuid)
+			}
+		}
+	}
+	return rooms
+}
+
+// gpusOf counts the GPUs of all nodes.
+func gpusOf(all map[string]resources) (n int) {
+	for _, r := range all {
+		n += len(r.gpus)
+	}
+	return n
 }
 
 // nodes are those that a placement has stages on, in the order of their first stages.

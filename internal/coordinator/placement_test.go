@@ -9,9 +9,25 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 )
+
+// placeStages places stages on nodes of which nobody else has anything.
+func placeStages(devices []int, threads int, gpus job.GPU, nodes []Node, free map[string]resources) placement {
+	var rooms []placer.Node
+	for _, n := range nodes {
+		r := free[n.Name]
+		rooms = append(rooms, placer.Node{Name: n.Name, Cores: r.cores, GPUs: r.gpus, All: placer.Capacity{Cores: len(r.cores), GPUs: len(r.gpus)}})
+	}
+	want := placer.Job{Devices: devices, Threads: threads, GPUs: int(gpus.Count)}.Fitted(rooms)
+	p, err := placer.Place(want, rooms, nil)
+	if err != nil {
+		return nil
+	}
+	return taken(want, p)
+}
 
 func TestAPlacementIsAListOfStages(t *testing.T) {
 	s := &spec.Spec{}
@@ -50,7 +66,7 @@ func TestStagesArePlacedWhereCoresAreFree(t *testing.T) {
 		want string
 	}{
 		{map[string][]int{"a": {0, 1, 2, 3}, "b": {0, 1, 2, 3, 4, 5}}, "b/0 [0 1], b/1 [2 3], b/2 [4 5]"},
-		{map[string][]int{"a": {4, 5, 6}, "b": {0, 1, 2, 3}}, "a/0 [4 5], b/0 [0 1], b/1 [2 3]"},
+		{map[string][]int{"a": {4, 5, 6}, "b": {0, 1, 2, 3}}, "b/0 [0 1], b/1 [2 3], a/0 [4 5]"},
 		{map[string][]int{"a": {0, 1, 2}, "b": {0, 1, 2}}, "a/0 [], a/1 [], a/2 []"},
 		{map[string][]int{}, "a/0 [], a/1 [], a/2 []"},
 	} {

@@ -34,14 +34,14 @@ func (c *Coordinator) Resumed(ctx context.Context, id string) error {
 func (c *Coordinator) reserve(ctx context.Context, need, gpus int) (at placement, why string, err error) {
 	err = c.ask(ctx, func() {
 		s := c.snapshot(c.raft.State(), false)
-		free := c.free(s)[c.here.Name]
-		unclaimed, _ := s.free()
-		if least := min(unclaimed, len(free.cores)); need > least {
-			why = "waiting for cores: " + coreNeed(need, least, len(c.here.Cores))
+		n := roomOf(s.rooms, c.here.Name)
+		free := resources{n.Cores, n.GPUs}
+		if need > len(free.cores) {
+			why = "waiting for cores: " + coreNeed(need, len(free.cores), len(c.here.Cores))
 			return
 		}
 		if gpus > len(free.gpus) {
-			why = "waiting for GPUs: " + gpuNeed(gpus, job.GPU{}, len(free.gpus), s.gpus)
+			why = "waiting for GPUs: " + gpuNeed(gpus, job.GPU{}, len(free.gpus), c.here.gpus())
 			return
 		}
 		at = tuningPlace(c.here.Name, free, need, gpus)

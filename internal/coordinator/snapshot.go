@@ -5,17 +5,19 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/placer"
 )
 
 // snapshot is everything that decide knows: the jobs, in the order of submission, and what concerns them all.
 type snapshot struct {
 	now      time.Time
-	cores    int       // of all nodes
-	memory   int64     // bytes that jobs may take on all nodes; 0: not known
-	reserved int       // cores of tunings that belong to no job
-	gpus     []gpu.GPU // of the coordinator's node, the sick ones too
-	freeGPUs int       // those of them that are not sick and that nobody has
-	stopping bool      // the daemon was asked to end
+	cores    int             // of all nodes
+	memory   int64           // bytes that jobs may take on all nodes; 0: not known
+	rooms    []placer.Node   // what is free of each node
+	holders  []placer.Holder // who has the rest
+	gpus     []gpu.GPU       // of all nodes, the sick ones too
+	freeGPUs int             // those of them that are not sick and that nobody has
+	stopping bool            // the daemon was asked to end
 	limits   Limits
 	jobs     []*observed
 }
@@ -50,4 +52,7 @@ type decision struct {
 	stop   bool             // of postCommit: training ends at round
 	state  cluster.JobState // of endJob
 	reason string
+	want   placer.Job       // of place and tune: the room that it was given, its own or a whole node
+	placed placer.Placement // of place and tune: where that is, beside what is reserved for others
+	before bool             // of place and tune: others that were before it wait on, so it goes there and nowhere else
 }

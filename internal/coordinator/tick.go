@@ -9,14 +9,14 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/internal/spec"
-	"github.com/avgpipe/avgpipe/job"
 )
 
 // tick decides, begins to act and publishes. It reports whether no process of a job lives and no act runs.
 func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 	s := c.snapshot(state, stopping)
-	free := c.free(s)
+	rooms := s.rooms
 	for i, d := range decide(s) {
 		o := s.jobs[i]
 		if o.acting || s.now.Before(o.notBefore) {
@@ -24,7 +24,7 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 		}
 		o.note, o.notBefore = d.reason, time.Time{}
 		if d.choice != wait {
-			free = c.begin(o, d, free)
+			rooms = c.begin(o, d, rooms)
 		}
 	}
 	c.publish(len(c.free(s)[c.here.Name].cores))
@@ -39,13 +39,12 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 // snapshot is what there is to decide about.
 func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	s := snapshot{
-		now: time.Now(), reserved: len(c.reserved.cores(c.here.Name)), stopping: stopping, limits: c.config.Limits(),
+		now: time.Now(), stopping: stopping, limits: c.config.Limits(),
 	}
 	for _, n := range c.config.Nodes {
-		s.cores, s.memory = s.cores+len(n.Cores), s.memory+n.MemoryBytes
+		s.cores, s.memory, s.gpus = s.cores+len(n.Cores), s.memory+n.MemoryBytes, append(s.gpus, n.gpus()...)
 	}
 	all := c.all()
-	s.gpus = c.here.gpus()
 	passed := min(s.now.Sub(c.ticked), longestTick)
 	c.ticked = s.now
 	c.forget(state)
@@ -74,28 +73,46 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			o.tuning.silent += passed
 		}
 		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes(), c.pins.holds(j)
+		o.noteWait(s.now)
+		o.want = c.wanted(admitted, c.unfit(admitted))
 		c.takeGPUs(o, all)
 		s.jobs = append(s.jobs, o)
 	}
+	s.rooms, s.holders = c.rooms(s), holders(s)
 	free := c.free(s)
-	s.freeGPUs = len(free[c.here.Name].gpus)
+	s.freeGPUs = gpusOf(free)
 	for _, o := range s.jobs {
-		o.small = s.freeGPUs - len(c.fitting(o, free)[c.here.Name].gpus)
+		o.small = s.freeGPUs - gpusOf(c.fitting(o, free))
 	}
 	return s
+}
+
+// noteWait notes when a job began to wait for room: one that was placed before does when that is first seen.
+func (o *observed) noteWait(now time.Time) {
+	switch {
+	case o.State != cluster.Queued && !o.waits():
+		o.since = time.Time{}
+	case o.since.IsZero() && o.Generation == 0:
+		o.since = o.Submitted
+	case o.since.IsZero():
+		o.since = now
+	}
 }
 
 // takeGPUs notes which GPUs a job takes, and how those are that it has.
 func (c *Coordinator) takeGPUs(o *observed, all map[string]resources) {
 	o.gpus, o.had, o.kept, o.sick, o.excluded = o.spec.GPUs(), nil, 0, "", ""
 	all = c.fitting(o, all)
-	o.short = o.gpus > len(all[c.here.Name].gpus)
+	o.short = o.gpus > gpusOf(all)
 	switch {
 	case placed(o.Job):
 		p := placementOf(o.Job)
-		o.had, o.sick = p.gpus(c.here.Name), c.sick(p)
+		for _, node := range p.nodes() {
+			o.had = append(o.had, p.gpus(node)...)
+		}
+		o.sick = c.sick(p)
 		o.excluded = c.excluded(o.Job)
-		o.kept = len(with(nil, all, p)[c.here.Name].gpus)
+		o.kept = gpusOf(with(nil, all, p))
 	case o.tunes():
 		o.sick = c.sick(o.tuning.place)
 	}
@@ -158,8 +175,8 @@ func (c *Coordinator) forget(state *cluster.State) {
 	}
 }
 
-// begin starts to carry a choice out. It returns the resources that are free after it.
-func (c *Coordinator) begin(o *observed, d decision, free map[string]resources) map[string]resources {
+// begin starts to carry a choice out. It returns what is free after it.
+func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []placer.Node {
 	o.acting, o.choice = true, d.choice
 	a := act{Coordinator: c, observed: *o, decision: d}
 	a.workers = make([]*worker, len(o.workers))
@@ -169,13 +186,11 @@ func (c *Coordinator) begin(o *observed, d decision, free map[string]resources) 
 	}
 	switch d.choice { // what is known of processes is noted now: their end may be seen before that of the act
 	case place:
-		a.taking = c.choosePlaces(o, free)
-		o.taking, free = a.taking, without(free, a.taking)
+		a.taking, a.why = c.choosePlaces(o, d, rooms)
+		o.taking, rooms = a.taking, o.left(rooms, a.taking)
 	case tune:
-		if here := c.fitting(o, free)[c.here.Name]; o.cores <= len(here.cores) && o.gpus <= len(here.gpus) {
-			a.taking = tuningPlace(c.here.Name, here, o.cores, o.gpus)
-		}
-		o.taking, free = a.taking, without(free, a.taking)
+		a.taking = c.tuningPlaces(o, rooms)
+		o.taking, rooms = a.taking, o.left(rooms, a.taking)
 	case commitRound:
 		a.durable = o.shards[d.round]
 	case killTune:
@@ -187,33 +202,11 @@ func (c *Coordinator) begin(o *observed, d decision, free map[string]resources) 
 	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe, awaitGPUs:
 	}
 	c.start(o.ID, true, func(ctx context.Context) (func(*observed), error) { return acts[d.choice](&a, ctx) })
-	return free
+	return rooms
 }
 
 // placed reports whether a job has a place.
 func placed(j *cluster.Job) bool { return j.State == cluster.Starting || j.State == cluster.Running }
-
-// choosePlaces says where a job goes. One that comes back keeps its cores and GPUs, of which those that are sick are replaced; after it has
-// waited without them, it gets them again if they are free.
-func (c *Coordinator) choosePlaces(o *observed, free map[string]resources) placement {
-	all := c.fitting(o, c.all())
-	free = c.fitting(o, free)
-	from := free
-	if o.hold == nil {
-		from = all
-	}
-	if placed(o.Job) {
-		own := placementOf(o.Job)
-		if own.within(from) {
-			return own
-		}
-		if o.hold == nil {
-			free = with(free, all, own)
-		}
-	}
-	d := o.spec.Job.Devices
-	return placeStages(o.spec.Placement(), int(d.CPU.Threads), job.GPU{Count: job.Count(o.spec.GPUs())}, c.config.Nodes, free)
-}
 
 // all are the cores of each node, and its GPUs that are not sick.
 func (c *Coordinator) all() map[string]resources {

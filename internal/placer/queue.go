@@ -23,6 +23,7 @@ type Waiting struct {
 	ID        string
 	Priority  int
 	Submitted time.Time
+	Since     time.Time // it waits since then; zero: since it was submitted
 	Want      Job
 	// Takes is the longest time that it is expected to hold its place; 0: not known.
 	Takes time.Duration
@@ -44,6 +45,7 @@ type Held struct {
 
 // Verdict is what is decided about a job that waits.
 type Verdict struct {
+	Index int // of the job among those that wait
 	Start bool
 	// Want is what it starts with, or waits for: the job's own, or a whole node, where its own is more than all nodes have.
 	Want   Job
@@ -52,7 +54,7 @@ type Verdict struct {
 	Never bool
 	// Behind is the job that it waits for to start; "": for what it needs to be free.
 	Behind string
-	// Since is when it was submitted, and Before when it is expected to start at the latest; zero: not known.
+	// Since is when it began to wait, and Before when it is expected to start at the latest; zero: not known.
 	Since, Before time.Time
 	// Overtakes is the first job that was before it and waits on; "": it starts in its turn.
 	Overtakes string
@@ -79,7 +81,7 @@ type line struct {
 	blind    bool   // nobody knows when one that waits can start, so nobody overtakes it
 }
 
-// Order says which of the jobs that wait start now, in the order of what it is given. Their turn is by priority, the highest first, then by submission; a
+// Order says which of the jobs that wait start now, in the order of their turns. Their turn is by priority, the highest first, then by submission; a
 // job that has waited for Patience goes before those that have not. A job starts when it has room and nobody before it waits. Where somebody does, it
 // still starts if it delays none of them: each of them is given the first place and time at which it has room, by the ends that are known of those that hold
 // something, and it ends before that or takes something else. Where no such time is known, nobody overtakes. Nobody loses a place again.
@@ -90,19 +92,21 @@ func Order(now time.Time, nodes []Node, holders []Holder, waiting []Waiting) []V
 	}
 	slices.SortStableFunc(turn, func(a, b int) int { return waiting[a].compare(&waiting[b], now) })
 	l := &line{now: now, nodes: nodes, holders: slices.Clone(holders)}
-	all := make([]Verdict, len(waiting))
+	all := make([]Verdict, 0, len(waiting))
 	for _, i := range turn {
-		all[i] = l.next(&waiting[i])
+		v := l.next(&waiting[i])
+		v.Index = i
+		all = append(all, v)
 	}
 	return all
 }
 
 // compare orders by turn.
 func (w *Waiting) compare(other *Waiting, now time.Time) int {
-	a, b := now.Sub(w.Submitted) >= Patience, now.Sub(other.Submitted) >= Patience
+	a, b := now.Sub(w.since()) >= Patience, now.Sub(other.since()) >= Patience
 	switch {
 	case a && b:
-		return w.Submitted.Compare(other.Submitted)
+		return cmp.Or(w.since().Compare(other.since()), w.Submitted.Compare(other.Submitted))
 	case a:
 		return -1
 	case b:
@@ -111,10 +115,18 @@ func (w *Waiting) compare(other *Waiting, now time.Time) int {
 	return cmp.Or(cmp.Compare(other.Priority, w.Priority), w.Submitted.Compare(other.Submitted))
 }
 
+// since is when the job began to wait.
+func (w *Waiting) since() time.Time {
+	if w.Since.IsZero() {
+		return w.Submitted
+	}
+	return w.Since
+}
+
 // next decides about the job whose turn it is.
 func (l *line) next(w *Waiting) Verdict {
 	want, ever := w.Want.fitted(l.nodes)
-	v := Verdict{Want: want, Never: !ever, Since: w.Submitted, Behind: l.first}
+	v := Verdict{Want: want, Never: !ever, Since: w.since(), Behind: l.first}
 	p, err := Place(want, l.unreserved(w.Takes), nil)
 	if err == nil && !l.blind {
 		v.Start, v.Placed, v.Overtakes, v.Behind = true, p, l.first, ""
@@ -252,6 +264,12 @@ func (p *Placement) held(j *Job, nodes []Node) map[string]Held {
 	return all
 }
 
+// Fitted is the job as it can have room on nodes of which nobody has anything: see fitted.
+func (j Job) Fitted(nodes []Node) Job {
+	j, _ = j.fitted(nodes)
+	return j
+}
+
 // fitted is the job as it can have room once its turn has come: as it is, or on a whole node, the largest, whose cores its devices share, or whose memory is
 // less than it is predicted to take, where all nodes together have no room for it. It reports whether there will be room at all.
 func (j Job) fitted(nodes []Node) (Job, bool) {
@@ -282,20 +300,22 @@ func (j Job) fitted(nodes []Node) (Job, bool) {
 	return j, false
 }
 
-// Text says for people why a job waits; nodes is how many there are.
-func (v *Verdict) Text(w *Waiting, nodes int) string {
+// Text says for people why a job waits in a cluster of several nodes.
+func (v *Verdict) Text(w *Waiting) string {
 	var said []string
 	if v.Behind != "" {
 		said = append(said, "behind job "+v.Behind)
 	}
-	if v.Lacks != "" && nodes > 1 {
+	if v.Lacks != "" {
 		said = append(said, fmt.Sprintf("needs %s (%s)", w.Want.Need(), v.Lacks))
 	}
-	if !v.Before.IsZero() {
-		said = append(said, "expected to start by "+v.Before.UTC().Format(time.RFC3339))
+	return strings.Join(said, "; ") + v.By() + "; waits since " + v.Since.UTC().Format(time.RFC3339)
+}
+
+// By says until when a job is expected to start; "" where nobody knows.
+func (v *Verdict) By() string {
+	if v.Before.IsZero() {
+		return ""
 	}
-	if nodes > 1 {
-		said = append(said, "waits since "+v.Since.UTC().Format(time.RFC3339))
-	}
-	return strings.Join(said, "; ")
+	return "; expected to start by " + v.Before.UTC().Format(time.RFC3339)
 }

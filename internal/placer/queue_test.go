@@ -69,7 +69,9 @@ func TestTurns(t *testing.T) {
 		},
 	} {
 		var got []string
-		for i, v := range Order(at(0), c.nodes, c.holders, c.waiting) {
+		verdicts := Order(at(0), c.nodes, c.holders, c.waiting)
+		slices.SortFunc(verdicts, func(a, b Verdict) int { return a.Index - b.Index })
+		for i, v := range verdicts {
 			text := c.waiting[i].ID
 			switch {
 			case v.Start:
@@ -114,18 +116,13 @@ type simulation struct {
 // pass starts what may start, and checks that nothing is given twice and no promise is broken.
 func (s *simulation) pass() {
 	all := Order(s.now, s.nodes, s.holders, s.waiting)
-	turn := slices.Clone(s.waiting)
-	slices.SortStableFunc(turn, func(a, b Waiting) int { return a.compare(&b, s.now) })
 	var left []Waiting
 	head := ""
-	for i, v := range all {
+	for _, v := range all { // who waits on, and was first
+		w := s.waiting[v.Index]
 		if !v.Start {
-			left = append(left, s.waiting[i])
+			left = append(left, w)
 		}
-	}
-	for _, w := range turn { // who waits on, and was first
-		i := slices.IndexFunc(s.waiting, func(o Waiting) bool { return o.ID == w.ID })
-		v := all[i]
 		switch {
 		case v.Start:
 			if head != "" && v.Overtakes == "" {
