@@ -27,6 +27,7 @@ const (
 	ProtocolAgent  = "avgpipe-agent"
 	ProtocolJoin   = "avgpipe-join"
 	ProtocolNode   = "avgpipe-node" // what nodes ask of each other beside their agents
+	ProtocolLink   = "avgpipe-link" // between workers, on ports of their own
 )
 
 // The protocols of the API.

@@ -51,7 +51,7 @@ func IsMember(dir string) bool {
 
 // Identity is a node, as others know it by its certificate. Its methods may be called concurrently.
 type Identity struct {
-	dir    string
+	files  Files
 	held   atomic.Pointer[held]
 	member atomic.Pointer[func(name string, key []byte) error]
 }
@@ -64,43 +64,55 @@ type held struct {
 	subject     Subject
 }
 
+// Files are the paths of a node's certificate, of its key and of the authority's certificates, in PEM.
+type Files struct{ Certificate, Key, Authority string }
+
+// FilesOf are those of a node's directory.
+func FilesOf(dir string) Files {
+	return Files{filepath.Join(dir, nodeCertFile), filepath.Join(dir, nodeKeyFile), filepath.Join(dir, authorityFile)}
+}
+
 // Open reads a node's directory.
-func Open(dir string) (*Identity, error) {
-	i := &Identity{dir: dir}
-	return i, i.load()
+func Open(dir string) (*Identity, error) { return OpenFiles(FilesOf(dir)) }
+
+// OpenFiles reads a node's files.
+func OpenFiles(f Files) (*Identity, error) {
+	i := &Identity{files: f}
+	return i, i.Reload()
 }
 
 // SetMember sets what says whether a node that has a certificate is a member; nil where it is. Until it is called all are.
 func (i *Identity) SetMember(member func(name string, key []byte) error) { i.member.Store(&member) }
 
-// load reads the files.
-func (i *Identity) load() error {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(i.dir, nodeCertFile), filepath.Join(i.dir, nodeKeyFile))
+// Reload reads the files again, which another process may have renewed. After an error what was read before stays in use.
+func (i *Identity) Reload() error {
+	pair, err := tls.LoadX509KeyPair(i.files.Certificate, i.files.Key)
 	if err != nil {
-		return fmt.Errorf("read the node's certificate and its key in %s: %w; restore them, or remove the node from the cluster and let it join again", i.dir, err)
+		return fmt.Errorf("read the node's certificate and its key in %s: %w; restore them, or remove the node from the cluster and let it join again",
+			filepath.Dir(i.files.Certificate), err)
 	}
 	h := &held{certificate: pair, roots: x509.NewCertPool()}
 	if h.subject, err = SubjectOf(pair.Leaf); err == nil && h.subject.Role != RoleNode {
 		err = fmt.Errorf("it has the role %s", h.subject.Role)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(i.dir, nodeCertFile), err)
+		return fmt.Errorf("%s: %w", i.files.Certificate, err)
 	}
-	text, err := os.ReadFile(filepath.Join(i.dir, authorityFile))
+	text, err := os.ReadFile(i.files.Authority)
 	if err != nil {
 		return fmt.Errorf("read the authority's certificate: %w", err)
 	}
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return fmt.Errorf("%s: %w", filepath.Join(i.dir, authorityFile), err)
+			return fmt.Errorf("%s: %w", i.files.Authority, err)
 		}
 		h.roots.AddCert(c)
 		h.authority = append(h.authority, c)
 		h.certificate.Certificate = append(h.certificate.Certificate, c.Raw)
 	}
 	if len(h.authority) == 0 {
-		return fmt.Errorf("%s: there is no certificate in it", filepath.Join(i.dir, authorityFile))
+		return fmt.Errorf("%s: there is no certificate in it", i.files.Authority)
 	}
 	i.held.Store(h)
 	return nil
@@ -128,7 +140,7 @@ func RenewAt(c *x509.Certificate) time.Time {
 
 // Request makes a request (DER) for another certificate of the same key.
 func (i *Identity) Request() ([]byte, error) {
-	key, err := os.ReadFile(filepath.Join(i.dir, nodeKeyFile))
+	key, err := os.ReadFile(i.files.Key)
 	if err != nil {
 		return nil, fmt.Errorf("renew the node's certificate: %w", err)
 	}
@@ -137,14 +149,14 @@ func (i *Identity) Request() ([]byte, error) {
 
 // Renew keeps and uses another certificate (DER), and the authority's. Connections that there are stay.
 func (i *Identity) Renew(certificate []byte, authority ...[]byte) error {
-	key, err := os.ReadFile(filepath.Join(i.dir, nodeKeyFile))
+	key, err := os.ReadFile(i.files.Key)
 	if err == nil {
-		err = WriteIdentity(i.dir, key, certificate, authority...)
+		err = WriteIdentity(filepath.Dir(i.files.Certificate), key, certificate, authority...)
 	}
 	if err != nil {
 		return fmt.Errorf("renew the node's certificate: %w", err)
 	}
-	return i.load()
+	return i.Reload()
 }
 
 // ServerTLS is how the node answers: whoever connects shows a certificate of the authority with a role that the protocol is for. Only those who
@@ -172,6 +184,15 @@ func (i *Identity) ServerTLS() *tls.Config {
 	return out
 }
 
+// LinkTLS is how a worker of the node answers those of other nodes.
+func (i *Identity) LinkTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{mux.ProtocolLink}, SessionTicketsDisabled: true, ClientAuth: tls.RequireAnyClientCert,
+		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &i.held.Load().certificate, nil },
+		VerifyConnection: func(s tls.ConnectionState) error { return i.checkClient(s) },
+	}
+}
+
 // checkClient refuses who may not connect.
 func (i *Identity) checkClient(s tls.ConnectionState) error {
 	subject, err := i.verify(s, x509.ExtKeyUsageClientAuth)
@@ -180,7 +201,7 @@ func (i *Identity) checkClient(s tls.ConnectionState) error {
 	}
 	switch s.NegotiatedProtocol {
 	case "h2", "http/1.1":
-	case mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent:
+	case mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolLink:
 		if subject.Role != RoleNode {
 			return fmt.Errorf("%s is for nodes; the certificate of %s has the role %s", s.NegotiatedProtocol, subject.Name, subject.Role)
 		}

@@ -45,10 +45,10 @@ func dialOnce(ctx context.Context, address string, link Link, s Spec, c Config) 
 	if err != nil {
 		return nil, err
 	}
-	if c.TLS != nil {
-		conn = tls.Client(conn, c.TLS)
+	if conn, err = secure(conn, c.TLS, tls.Client); err == nil {
+		err = greet(ctx, conn, link, s, c)
 	}
-	if err := greet(ctx, conn, link, s, c); err != nil {
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}

@@ -14,9 +14,11 @@ import (
 type Config struct {
 	// Job names the job; a connection of another job is refused.
 	Job string
-	// TLS, unless nil, secures every connection. For Dial it names the server or verifies the peer itself; for Listen
-	// it requires the client's certificate.
-	TLS *tls.Config
+	// TLS, unless nil, secures every connection. It is asked for each, so that certificates may change. For Dial the configuration
+	// verifies the peer; for Listen it requires the client's certificate, and Peer says whose it must be.
+	TLS func() (*tls.Config, error)
+	// Peer, unless nil, refuses a connection for a link by what TLS knows of the dialling end. Only for Listen.
+	Peer func(l Link, s tls.ConnectionState) error
 }
 
 // Bounds of waits. All but the last only catch what nobody reports: the coordinator's heartbeats are faster.
@@ -48,13 +50,15 @@ func Listen(ctx context.Context, address string, generation uint64, c Config) (*
 	if err != nil {
 		return nil, fmt.Errorf("listen for links on %s: %w", address, err)
 	}
-	if c.TLS != nil {
-		inner = tls.NewListener(inner, c.TLS)
-	}
+	return Serve(ctx, inner, generation, c), nil
+}
+
+// Serve is Listen on a listener that is open. It takes the listener over.
+func Serve(ctx context.Context, inner net.Listener, generation uint64, c Config) *Listener {
 	l := &Listener{config: c, generation: generation, listener: inner}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	l.workers.Go(l.serve)
-	return l, nil
+	return l
 }
 
 // Address is where the listener listens.
@@ -108,7 +112,11 @@ func (l *Listener) serve() {
 			sleep(l.ctx, 50*time.Millisecond)
 		default:
 			l.workers.Go(func() {
-				if err := l.handshake(conn); err != nil { // the dialling end was told, or is no stage of a pipeline
+				conn, err := secure(conn, l.config.TLS, tls.Server)
+				if err == nil {
+					err = l.handshake(conn)
+				}
+				if err != nil { // the dialling end was told, or is no stage of a pipeline
 					conn.Close()
 				}
 			})
@@ -129,6 +137,9 @@ func (l *Listener) handshake(conn net.Conn) error {
 		return err
 	}
 	arrived, answer := l.judge(h, header)
+	if err := l.peer(conn, h, header); err != nil {
+		answer = reply{refused, err.Error()}
+	}
 	if err := writeMessage(conn, Header{Kind: answering, Generation: l.generation, Micro: -1}, answer); err != nil || answer.Verdict != accepted {
 		return errors.Join(errors.New(answer.Reason), err)
 	}
@@ -148,9 +159,30 @@ func (l *Listener) handshake(conn net.Conn) error {
 	}
 }
 
+// peer refuses whom the link is not for.
+func (l *Listener) peer(conn net.Conn, h hello, header Header) error {
+	secured, ok := conn.(*tls.Conn)
+	if !ok || l.config.Peer == nil {
+		return nil
+	}
+	return l.config.Peer(header.link(h.Purpose), secured.ConnectionState())
+}
+
+// secure puts TLS over a connection, where there is any. The connection that it returns is to be closed, also after an error.
+func secure(conn net.Conn, config func() (*tls.Config, error), role func(net.Conn, *tls.Config) *tls.Conn) (net.Conn, error) {
+	if config == nil {
+		return conn, nil
+	}
+	c, err := config()
+	if err != nil {
+		return conn, err
+	}
+	return role(conn, c), nil
+}
+
 // judge decides on a hello.
 func (l *Listener) judge(h hello, header Header) (chan net.Conn, reply) {
-	link := Link{Purpose: h.Purpose, Pipeline: header.Pipeline, Lower: header.From, Upper: header.To}
+	link := header.link(h.Purpose)
 	switch {
 	case h.Job != l.config.Job:
 		return nil, reply{refused, fmt.Sprintf("job %q is not here, but job %q", h.Job, l.config.Job)}

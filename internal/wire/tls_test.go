@@ -22,19 +22,23 @@ func TestTLS(t *testing.T) {
 		ClientAuth: tls.RequireAndVerifyClientCert, ServerName: "node", MinVersion: tls.VersionTLS13,
 	}
 	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
-		return connect(t, s, wire.Config{Job: "j", TLS: config})
+		return connect(t, s, wire.Config{Job: "j", TLS: always(config)})
 	})
 }
 
 func TestDialRefusesACertificateThatItDoesNotTrust(t *testing.T) {
 	certificate, _ := selfSigned(t)
 	_, others := selfSigned(t)
-	l := listen(t, 1, wire.Config{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}})
+	l := listen(t, 1, wire.Config{TLS: always(&tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13})})
 	client := &tls.Config{RootCAs: others, ServerName: "node", MinVersion: tls.VersionTLS13}
-	_, err := wire.Dial(t.Context(), l.Address(), link, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}, wire.Config{TLS: client})
+	_, err := wire.Dial(t.Context(), l.Address(), link, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}, wire.Config{TLS: always(client)})
 	if err == nil {
 		t.Error("Dial succeeded")
 	}
+}
+
+func always(c *tls.Config) func() (*tls.Config, error) {
+	return func() (*tls.Config, error) { return c, nil }
 }
 
 func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {

@@ -147,6 +147,11 @@ func (l Link) header(kind Kind, generation uint64) Header {
 	return Header{Kind: kind, Generation: generation, Pipeline: l.Pipeline, From: l.Lower, To: l.Upper, Micro: -1}
 }
 
+// link is that which a hello asks for.
+func (h Header) link(p Purpose) Link {
+	return Link{Purpose: p, Pipeline: h.Pipeline, Lower: h.From, Upper: h.To}
+}
+
 // Spec sizes one link. Both ends must use the same values.
 type Spec struct {
 	Generation uint64

@@ -1,0 +1,257 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/pki"
+	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+)
+
+// hosts are nodes of a cluster that workers run on in this process: each has a certificate, and opens its port before its worker starts.
+type hosts struct {
+	authority *pki.Authority
+	names     []string
+}
+
+func newHosts(t *testing.T, names ...string) *hosts {
+	t.Helper()
+	authority, err := pki.NewAuthority("c", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &hosts{authority: authority, names: names}
+}
+
+// identify gives a node files with a certificate of some name.
+func (h *hosts) identify(t *testing.T, name string) *control.LinkTLS {
+	t.Helper()
+	dir := t.TempDir()
+	key, request, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := h.authority.Sign(request, pki.Subject{Role: pki.RoleNode, Name: name}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pki.WriteIdentity(dir, key, der, h.authority.Certificate.Raw); err != nil {
+		t.Fatal(err)
+	}
+	f := pki.FilesOf(dir)
+	return &control.LinkTLS{Certificate: f.Certificate, Key: f.Key, Authority: f.Authority}
+}
+
+// assign lays an assignment over the nodes, stage k on node on[k].
+func (h *hosts) assign(t *testing.T, a control.Assignment, on []int) []control.Assignment {
+	t.Helper()
+	all := make([]control.Assignment, len(h.names))
+	places := make([]control.StagePlace, len(h.names))
+	for i, name := range h.names {
+		all[i] = a
+		all[i].Node, all[i].Dir, all[i].TLS = name, t.TempDir(), h.identify(t, name)
+		places[i], all[i].LinkFD = openPort(t, name)
+	}
+	for i := range all {
+		all[i].Stages = make([]control.StagePlace, len(on))
+		for k, node := range on {
+			all[i].Stages[k] = places[node]
+		}
+	}
+	return all
+}
+
+// openPort opens the port of a node's links, and returns its descriptor, which is the worker's.
+func openPort(t *testing.T, name string) (control.StagePlace, int) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := dup(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return control.StagePlace{Node: name, Address: l.Addr().String()}, fd
+}
+
+// trainAll runs the workers of all nodes until they end.
+func trainAll(t *testing.T, all []control.Assignment, drive func(node int, tr *trainer)) []outcome {
+	t.Helper()
+	got := make([]outcome, len(all))
+	var group sync.WaitGroup
+	for i := range all {
+		group.Go(func() {
+			var driven func(*trainer)
+			if drive != nil {
+				driven = func(tr *trainer) { drive(i, tr) }
+			}
+			got[i] = train(t, all[i], driven)
+		})
+	}
+	group.Wait()
+	return got
+}
+
+func TestNodesComputeTheBitsOfOneProcess(t *testing.T) {
+	tied := func(j *job.Job) { j.Optimizer.ClipNorm = 0.5 } // gpt2 ties its first parameter to its last
+	rounded := func(j *job.Job) { j.BoundaryPrecision, j.Recompute = "bf16", []string{"full"} }
+	type layout struct {
+		stages, pipelines int
+		on                []int // the node of each device
+		change            func(*job.Job)
+	}
+	layouts := []layout{
+		{2, 1, []int{0, 1}, tied}, {3, 4, []int{0, 1, 2}, rounded}, {3, 2, []int{0, 1, 0}, tied}, {2, 2, []int{1, 0}, rounded},
+	}
+	for n, kind := range schedule.Names() {
+		for i, l := range layouts {
+			if n > 0 && i != n%len(layouts) { // every kind, and the first one laid out in every way
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%d", kind, i), func(t *testing.T) {
+				a := setup(t, l.stages, l.pipelines, func(j *job.Job) {
+					l.change(j)
+					j.Schedule, j.Train.Steps, j.Train.EvalEvery = kind, 4, 2
+					j.Model.Config["n_layer"] = 4             // for six stages
+					if strings.HasPrefix(kind, "pipedream") { // its stages do not wait for each other's norms and gradients
+						j.Optimizer.ClipNorm, j.Model.Config["tie_word_embeddings"] = 0, false
+					}
+				})
+				want := train(t, a, nil)
+				plan, err := schedule.Parse(strings.Join(a.Plan, "\n"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var on []int
+				for _, device := range plan.Placement() {
+					on = append(on, l.on[device])
+				}
+				h := newHosts(t, []string{"a", "b", "c"}[:1+slices.Max(on)]...)
+				got := trainAll(t, h.assign(t, a, on), nil)
+				for k, node := range on {
+					if d := got[node].shards[k].Digest; d != want.shards[k].Digest || d == "" {
+						t.Errorf("stage %d: over nodes shard %.12s, in one process %.12s (the node ended with %v, one process with %v)",
+							k, d, want.shards[k].Digest, got[node].err, want.err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestNodesStopAtOneRoundWithOneCursor(t *testing.T) {
+	a := setup(t, 3, 2, func(j *job.Job) { j.Train.Steps = 400 })
+	h := newHosts(t, "a", "b", "c")
+	all := h.assign(t, a, []int{0, 1, 2})
+	trainers := make(chan *trainer, len(all))
+	var once sync.Once
+	got := trainAll(t, all, func(_ int, tr *trainer) {
+		trainers <- tr
+		if len(trainers) < len(all) {
+			return
+		}
+		once.Do(func() {
+			close(trainers)
+			var group []*trainer
+			for tr := range trainers {
+				group = append(group, tr)
+			}
+			stopAll(group)
+		})
+	})
+	for _, o := range got {
+		for k, s := range o.shards {
+			if o.round != got[0].round || o.round >= 400 || fmt.Sprint(s.Cursors) != fmt.Sprint(got[0].shards[0].Cursors) {
+				t.Errorf("stage %d stopped at round %d with cursors %v; stage 0 at %d with %v", k, o.round, s.Cursors, got[0].round, got[0].shards[0].Cursors)
+			}
+		}
+		if len(o.shards) != 1 {
+			t.Errorf("a node wrote %d shards; it ended with %v", len(o.shards), o.err)
+		}
+	}
+}
+
+// stopAll has all workers stop at the earliest round that each still can.
+func stopAll(group []*trainer) {
+	for round := uint64(0); ; {
+		agreed := true
+		for _, tr := range group {
+			round = max(round, tr.Status().NextCommit)
+		}
+		round += 3 // that none reaches meanwhile, or the next try is for a later one
+		for _, tr := range group {
+			agreed = tr.Commit(control.CommitRequest{Generation: 1, Round: round, Stop: true}).Accepted && agreed
+		}
+		if agreed {
+			return
+		}
+	}
+}
+
+func TestANodeOfAnotherNameIsRefused(t *testing.T) {
+	a := setup(t, 2, 1, nil)
+	h := newHosts(t, "a", "b")
+	all := h.assign(t, a, []int{0, 1})
+	all[0].TLS = h.identify(t, "mallory")
+	got := outcomesUntilOneFails(t, all)
+	if !strings.Contains(got, "stage 0 is on node a, not on mallory") {
+		t.Errorf("the workers ended with %s", got)
+	}
+}
+
+func TestACertificateOfAnotherClusterIsRefused(t *testing.T) {
+	a := setup(t, 2, 1, nil)
+	h := newHosts(t, "a", "b")
+	all := h.assign(t, a, []int{0, 1})
+	all[1].TLS = newHosts(t).identify(t, "b")
+	if got := outcomesUntilOneFails(t, all); !strings.Contains(got, "certificate signed by unknown authority") {
+		t.Errorf("the workers ended with %s", got)
+	}
+}
+
+// outcomesUntilOneFails runs the dialling worker alone against the port of the other, until it fails, and returns why.
+func outcomesUntilOneFails(t *testing.T, all []control.Assignment) string {
+	t.Helper()
+	dial, err := newLinks(t.Context(), all[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dial.close()
+	accept, err := newLinks(t.Context(), all[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accept.close()
+	l, s := wire.Link{Purpose: wire.Training, Lower: 0, Upper: 1}, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}
+	ctx, cancel := context.WithCancel(t.Context())
+	var accepting sync.WaitGroup
+	accepting.Go(func() { _, _ = accept.connect(ctx, l, true, s) })
+	_, err = dial.connect(t.Context(), l, false, s)
+	cancel()
+	accepting.Wait()
+	return fmt.Sprint(err)
+}
+
+// dup is the descriptor of a file that it closes.
+func dup(f *os.File) (int, error) {
+	defer f.Close()
+	return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+}
