@@ -113,7 +113,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"submit", "../../examples/gpt2.yaml"}, exitNoDaemon, "no daemon at"},
 		{[]string{"submit", "../../examples/gpt2.yaml", "--set", "data.files=[/dev/nul]"}, exitNoDaemon, "data.files[0]: /dev/nul does not exist\n  1 | --set data.files=[/dev/nul]\n    |                   ^\n  nearest: /dev/null\nno daemon at"},
 		{[]string{"completion", "bsh"}, exitRefused, "did you mean bash"},
-		{[]string{"submit"}, exitRefused, "submit: want FILE, found nothing; usage: avgpipectl submit FILE [flags]"},
+		{[]string{"submit"}, exitRefused, "name a job file, or a job in a bucket with --from"},
 		{[]string{"export", "a", "b", "c"}, exitRefused, `export: want JOB [DIR], found ["a" "b" "c"]`},
 		{[]string{"nodes", "x"}, exitRefused, `nodes: want no argument, found ["x"]`},
 		{[]string{"rm"}, exitRefused, "rm: want JOB..., found nothing"},

@@ -19,12 +19,13 @@ import (
 type submitOptions struct {
 	set                          []string
 	watch, force, retune, dryRun bool
+	from                         string // in place of a file
 }
 
 func newSubmitCommand() *cobra.Command {
 	var o submitOptions
 	cmd := daemonVerb(&cobra.Command{
-		Use:   "submit FILE",
+		Use:   "submit FILE | --from s3://BUCKET/PREFIX/JOB",
 		Short: "Submit a job file",
 		Long: `Submit a job file (docs/job-file.md). It is checked here and by the daemon before anything starts; what is wrong
 with it is printed with its line, what is allowed, and the nearest valid key or value. Relative paths in it start at
@@ -35,6 +36,9 @@ at most 64 KiB.
 What the file leaves open (stages, pipelines, micro_batches, or schedule: auto) is chosen by measuring before the job
 starts, or taken from an earlier choice for the same job on the same devices; avgpipectl explain says why. Measuring
 takes no more than tuning_share of the job's time; where it would, the rules of "tuning: rules" decide.
+
+With --from a job goes on from the newest round that it, here or in another cluster, has copied to a bucket (center.store), under
+a number of its own. Status of that job says where this is.
 
 With --dry-run the job is checked and laid out, and nothing is started or stored: the plan, the memory of each stage, the
 samples and the time that training is expected to take with what that rests on, and what would be measured at what
@@ -47,10 +51,12 @@ is one line and each status another.`,
 		Example: `  avgpipectl submit job.yaml
   avgpipectl submit job.yaml --dry-run
   sed 's/steps: .*/steps: 50/' job.yaml | avgpipectl submit -
+  avgpipectl submit --from s3://models/team/my-job-20261123T211812Z-7
   avgpipectl submit job.yaml --watch --set train.steps=50 --set optimizer.lr=1e-3`,
 	}, func(c *call) error { return c.submit(o) })
 	setVar(cmd, &o.set, "train.steps=50")
 	f := cmd.Flags()
+	f.StringVar(&o.from, "from", "", "go on from a job in a bucket, s3://BUCKET/PREFIX/JOB")
 	f.BoolVar(&o.retune, "retune", false, "measure what the file leaves open again, whatever is cached")
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what the job would be, and start and store nothing")
 	f.BoolVarP(&o.watch, "watch", "w", false, "follow the job until it ends")
@@ -61,6 +67,23 @@ is one line and each status another.`,
 func (c *call) submit(o submitOptions) error {
 	if o.dryRun && o.watch {
 		return usagef("--dry-run starts nothing that --watch could follow; give one of them")
+	}
+	if (o.from == "") == (len(c.args) == 0) {
+		return usagef("name a job file, or a job in a bucket with --from; usage: avgpipectl submit FILE | --from s3://BUCKET/PREFIX/JOB")
+	}
+	if o.from != "" {
+		if err := c.exclusive("from", "dry-run", "set", "retune", "force"); err != nil {
+			return err
+		}
+		answer, err := c.client.Submit(c.ctx, api.SubmitRequest{From: o.from})
+		if err != nil {
+			return err
+		}
+		if err := c.printSubmitted(answer); err != nil || !o.watch {
+			return err
+		}
+		_, err = c.watch(answer.ID)
+		return err
 	}
 	request, target, err := c.prepare(o)
 	if err != nil {

@@ -173,6 +173,7 @@ type NodeStatus struct {
 type SubmitRequest struct {
 	File   string   `json:"file"`             // the job file's path, for messages
 	Source string   `json:"source"`           // its text
+	From   string   `json:"from,omitempty"`   // a job in a bucket, s3://BUCKET/PREFIX/JOB, to go on from in place of a file
 	Set    []string `json:"set,omitempty"`    // overrides: "train.steps=50"
 	Base   string   `json:"base"`             // absolute directory that relative paths start from
 	Retune bool     `json:"retune,omitempty"` // measure what is open even when an earlier choice is cached

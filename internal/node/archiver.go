@@ -195,6 +195,14 @@ func (a *archiver) save(ctx context.Context, id string, at *archive.Archive) (ro
 	if r.Objects, err = a.objects(j, m); err != nil {
 		return m.Round, nil, err
 	}
+	for _, s := range m.Files() { // those of other nodes
+		if bytes, missing := n.agent.Shards(id).Size(ctx, s.Digest); missing == nil && bytes == s.Bytes {
+			continue
+		}
+		if err := n.agent.Shards(id).Fetch(ctx, s.Digest, s.Bytes, s.Nodes); err != nil {
+			return m.Round, nil, err
+		}
+	}
 	err = at.Save(ctx, r, func(_ context.Context, d shard.Digest) (io.ReadCloser, error) { return openLocal(a.paths(id, d)) }, s.Job.Center.Keep)
 	a.mu.Lock()
 	before := a.jobs[id].status.Round

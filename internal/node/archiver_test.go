@@ -71,7 +71,9 @@ func TestRoundsAreSavedInABucketAndComeBack(t *testing.T) {
 	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	d.Until(t, id, "trains from the round", func(s api.JobStatus) bool { return s.Generation > failed.Generation && s.Round >= failed.CommittedRound })
+	d.Until(t, id, "trains from the round", func(s api.JobStatus) bool {
+		return s.Generation > failed.Generation && s.Round >= failed.CommittedRound
+	})
 }
 
 func TestAJobWithAStoreNeedsCredentials(t *testing.T) {
@@ -81,5 +83,33 @@ func TestAJobWithAStoreNeedsCredentials(t *testing.T) {
 	_, err := d.Client.Submit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: d.Dir})
 	if err == nil || !strings.Contains(err.Error(), "s3_credentials") {
 		t.Errorf("admitted: %v", err)
+	}
+}
+
+func TestAnotherClusterGoesOnFromABucket(t *testing.T) {
+	t.Parallel()
+	configure, fails := buckets(t)
+	d := nodetest.Start(t, nodetest.StateDir(t), configure)
+	id := d.Submit(t, strings.Replace(nodetest.Job(t, d.Dir, "crash-at-200", 1000), "center: {commit_every: 10", store, 1))
+	failed := d.Until(t, id, "ends", ended)
+	saved := d.Until(t, id, "is saved", func(s api.JobStatus) bool { return s.Store.Round == failed.CommittedRound })
+	other := nodetest.Start(t, nodetest.StateDir(t), configure)
+	fails.Store(true)
+	if _, err := other.Client.Submit(t.Context(), api.SubmitRequest{From: saved.Store.URL}); err == nil {
+		t.Error("a job comes from a bucket that does not answer")
+	}
+	fails.Store(false)
+	if _, err := other.Client.Submit(t.Context(), api.SubmitRequest{From: saved.Store.URL + "-no"}); err == nil || !strings.Contains(err.Error(), "holds no round") {
+		t.Errorf("from a place without a round: %v", err)
+	}
+	answer, err := other.Client.Submit(t.Context(), api.SubmitRequest{From: saved.Store.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Until(t, answer.ID, "goes on", func(s api.JobStatus) bool {
+		return s.Round > failed.CommittedRound || ended(s) && s.Generation > 0
+	})
+	if a, err := other.Client.Audit(t.Context(), answer.ID); err != nil || !a.Exact || a.Round < failed.CommittedRound {
+		t.Errorf("the samples behind it are %+v (%v)", a, err)
 	}
 }

@@ -33,6 +33,9 @@ var _ server.Backend = (*node)(nil)
 
 func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer) (api.SubmitResponse, error) {
 	var none api.SubmitResponse
+	if r.From != "" {
+		return n.importJob(ctx, r, peer)
+	}
 	s, err := n.admitJob(ctx, "submit", r, peer)
 	if err != nil {
 		return none, err

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,9 +78,9 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 		return nil, err
 	}
 	for i, from := range sources {
-		if at := from.Header; at.Round != r.Round || at.Job != h.assignment.JobID || at.Stages != len(r.Shards) || at.Stage != refs[i].Stage {
+		if at := from.Header; at.Round != r.Round || at.Job != cmp.Or(r.Job, h.assignment.JobID) || at.Stages != len(r.Shards) || at.Stage != refs[i].Stage {
 			return nil, fmt.Errorf("shard %s is of job %s round %d stage %d of %d, expected job %s round %d stage %d of %d", refs[i].Digest,
-				at.Job, at.Round, at.Stage, at.Stages, h.assignment.JobID, r.Round, refs[i].Stage, len(r.Shards))
+				at.Job, at.Round, at.Stage, at.Stages, cmp.Or(r.Job, h.assignment.JobID), r.Round, refs[i].Stage, len(r.Shards))
 		}
 	}
 	a, err := reshard.Assemble(sources, reshard.Target{
