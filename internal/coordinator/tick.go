@@ -46,6 +46,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	}
 	all := c.all()
 	passed := min(s.now.Sub(c.ticked), longestTick)
+	first := c.ticked.IsZero()
 	c.ticked = s.now
 	c.forget(state)
 	for _, j := range state.Jobs() {
@@ -73,7 +74,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			o.tuning.silent += passed
 		}
 		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes(), c.pins.holds(j)
-		o.noteWait(s.now)
+		o.noteWait(s.now, first)
 		o.want = c.wanted(admitted, c.unfit(admitted))
 		c.takeGPUs(o, all)
 		s.jobs = append(s.jobs, o)
@@ -87,12 +88,13 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	return s
 }
 
-// noteWait notes when a job began to wait for room: one that was placed before does when that is first seen.
-func (o *observed) noteWait(now time.Time) {
+// noteWait notes when a job began to wait for room: one that was placed before does when that is first seen, unless that is in the first tick: nobody
+// knows then how long it has waited, and a restart must not cost it its turn.
+func (o *observed) noteWait(now time.Time, first bool) {
 	switch {
 	case o.State != cluster.Queued && !o.waits():
 		o.since = time.Time{}
-	case o.since.IsZero() && o.Generation == 0:
+	case o.since.IsZero() && (first || o.Generation == 0):
 		o.since = o.Submitted
 	case o.since.IsZero():
 		o.since = now
