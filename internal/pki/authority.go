@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"math/big"
 	"net/url"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -41,11 +40,13 @@ const (
 // Roles are those that a certificate may have.
 var Roles = []string{RoleNode, RoleAdmin, RoleSubmit, RoleView}
 
-// How long certificates are valid, from a little before they are made, for clocks that differ.
+// How long certificates are valid, from a little before they are made, for clocks that differ. The end of a node's is no means to keep it out: the
+// others refuse the key of a node that was removed at once. So it is long, for hosts that are switched off. A user's cannot be taken back.
 const (
-	authorityFor = 20 * 365 * 24 * time.Hour
-	certifyFor   = 90 * 24 * time.Hour
-	clockSkew    = 5 * time.Minute
+	authorityFor = 10 * 365 * 24 * time.Hour
+	nodeFor      = 365 * 24 * time.Hour
+	userFor      = 90 * 24 * time.Hour
+	clockSkew    = time.Hour
 )
 
 // Subject is who a certificate is for.
@@ -155,6 +156,9 @@ func (a *Authority) Sign(csr []byte, s Subject, now time.Time) ([]byte, error) {
 	if err := s.Validate(); err != nil {
 		return nil, fmt.Errorf("sign a certificate: %w", err)
 	}
+	if len(csr) > maxDER {
+		return nil, fmt.Errorf("sign a certificate of %s: a request of %d bytes; at most %d", s.Name, len(csr), maxDER)
+	}
 	request, err := x509.ParseCertificateRequest(csr)
 	if err == nil {
 		err = request.CheckSignature()
@@ -171,13 +175,20 @@ func (a *Authority) Sign(csr []byte, s Subject, now time.Time) ([]byte, error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: s.Name, Organization: []string{s.Role}},
-		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(certifyFor), KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(userFor), KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	if s.Role == RoleNode {
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+		template.NotAfter = now.Add(nodeFor)
 	} else {
 		template.URIs = []*url.URL{{Scheme: "avgpipe", Host: "uid", Path: "/" + strconv.FormatUint(uint64(s.UID), 10)}}
+	}
+	if end := a.Certificate.NotAfter; end.Before(template.NotAfter) {
+		template.NotAfter = end
+	}
+	if !now.Before(template.NotAfter) {
+		return nil, fmt.Errorf("sign a certificate of %s: the authority's own: %w on %s", s.Name, ErrExpired, template.NotAfter.Format(time.RFC3339))
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.Certificate, request.PublicKey, a.key)
 	if err != nil {
@@ -259,7 +270,7 @@ func WriteAuthorityKey(dir string, key []byte) error {
 
 // ReadAuthorityKey returns it. An error wraps fs.ErrNotExist where the node has none.
 func ReadAuthorityKey(dir string) ([]byte, error) {
-	key, err := os.ReadFile(filepath.Join(dir, authorityKeyFile))
+	key, err := readSecret(filepath.Join(dir, authorityKeyFile))
 	if err != nil {
 		return nil, fmt.Errorf("read the authority's key: %w", err)
 	}

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -59,7 +60,6 @@ type Identity struct {
 // held is what the directory holds.
 type held struct {
 	certificate tls.Certificate // with the authority's behind it
-	roots       *x509.CertPool
 	authority   []*x509.Certificate
 	subject     Subject
 }
@@ -86,12 +86,20 @@ func (i *Identity) SetMember(member func(name string, key []byte) error) { i.mem
 
 // Reload reads the files again, which another process may have renewed. After an error what was read before stays in use.
 func (i *Identity) Reload() error {
-	pair, err := tls.LoadX509KeyPair(i.files.Certificate, i.files.Key)
+	key, err := readSecret(i.files.Key)
+	var own []byte
+	if err == nil {
+		own, err = os.ReadFile(i.files.Certificate)
+	}
+	var pair tls.Certificate
+	if err == nil {
+		pair, err = tls.X509KeyPair(own, key)
+	}
 	if err != nil {
 		return fmt.Errorf("read the node's certificate and its key in %s: %w; restore them, or remove the node from the cluster and let it join again",
 			filepath.Dir(i.files.Certificate), err)
 	}
-	h := &held{certificate: pair, roots: x509.NewCertPool()}
+	h := &held{certificate: pair}
 	if h.subject, err = SubjectOf(pair.Leaf); err == nil && h.subject.Role != RoleNode {
 		err = fmt.Errorf("it has the role %s", h.subject.Role)
 	}
@@ -107,12 +115,14 @@ func (i *Identity) Reload() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", i.files.Authority, err)
 		}
-		h.roots.AddCert(c)
 		h.authority = append(h.authority, c)
 		h.certificate.Certificate = append(h.certificate.Certificate, c.Raw)
 	}
 	if len(h.authority) == 0 {
 		return fmt.Errorf("%s: there is no certificate in it", i.files.Authority)
+	}
+	if err := check(pair.Leaf, h.authority, x509.ExtKeyUsageServerAuth, pair.Leaf.NotBefore); err != nil { // one that has expired is renewed
+		return fmt.Errorf("%s: %w", i.files.Certificate, err)
 	}
 	i.held.Store(h)
 	return nil
@@ -151,6 +161,9 @@ func (i *Identity) Request() ([]byte, error) {
 func (i *Identity) Renew(certificate []byte, authority ...[]byte) error {
 	key, err := os.ReadFile(i.files.Key)
 	if err == nil {
+		err = i.checkNew(certificate, authority)
+	}
+	if err == nil {
 		err = WriteIdentity(filepath.Dir(i.files.Certificate), key, certificate, authority...)
 	}
 	if err != nil {
@@ -159,10 +172,36 @@ func (i *Identity) Renew(certificate []byte, authority ...[]byte) error {
 	return i.Reload()
 }
 
+// checkNew refuses a certificate that is not this node's, or not of its authority.
+func (i *Identity) checkNew(certificate []byte, authority [][]byte) error {
+	c, err := x509.ParseCertificate(certificate)
+	if err != nil {
+		return err
+	}
+	var trusted []*x509.Certificate
+	for _, der := range authority {
+		a, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("the authority's certificate: %w", err)
+		}
+		trusted = append(trusted, a)
+	}
+	s, err := SubjectOf(c)
+	switch {
+	case err != nil:
+		return err
+	case len(trusted) == 0:
+		return errors.New("it came without the authority's certificate")
+	case s != i.held.Load().subject || !bytes.Equal(KeyOf(c), i.Key()):
+		return fmt.Errorf("the new one is of %s %s with the key %x, this is node %s with the key %x: %w", s.Role, s.Name, KeyOf(c)[:4], i.Name(), i.Key()[:4], ErrOtherNode)
+	}
+	return check(c, trusted, x509.ExtKeyUsageServerAuth, c.NotBefore)
+}
+
 // ServerTLS is how the node answers: whoever connects shows a certificate of the authority with a role that the protocol is for. Only those who
 // join have none.
 func (i *Identity) ServerTLS() *tls.Config {
-	all := []string{mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolJoin, "h2", "http/1.1"}
+	all := []string{mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolNode, mux.ProtocolJoin, "h2", "http/1.1"}
 	base := func() *tls.Config {
 		return &tls.Config{
 			MinVersion: tls.VersionTLS13, NextProtos: all, SessionTicketsDisabled: true,
@@ -200,10 +239,10 @@ func (i *Identity) checkClient(s tls.ConnectionState) error {
 		return err
 	}
 	switch s.NegotiatedProtocol {
-	case "h2", "http/1.1":
-	case mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolLink:
+	case "h2", "http/1.1", "": // none is HTTP/1.1
+	case mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolNode, mux.ProtocolLink:
 		if subject.Role != RoleNode {
-			return fmt.Errorf("%s is for nodes; the certificate of %s has the role %s", s.NegotiatedProtocol, subject.Name, subject.Role)
+			return fmt.Errorf("the certificate of %s has the role %s: %w: %s is for nodes", subject.Name, subject.Role, ErrRole, s.NegotiatedProtocol)
 		}
 	default:
 		return fmt.Errorf("%s asks for no protocol that there is", subject.Name)
@@ -217,8 +256,8 @@ func (i *Identity) verify(s tls.ConnectionState, usage x509.ExtKeyUsage) (Subjec
 		return Subject{}, errors.New("there is no certificate")
 	}
 	c := s.PeerCertificates[0]
-	if _, err := c.Verify(x509.VerifyOptions{Roots: i.held.Load().roots, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
-		return Subject{}, fmt.Errorf("the certificate of %q: %w", c.Subject.CommonName, err)
+	if err := check(c, i.held.Load().authority, usage, time.Now()); err != nil {
+		return Subject{}, err
 	}
 	subject, err := SubjectOf(c)
 	if err == nil && subject.Role == RoleNode {
@@ -236,12 +275,18 @@ func (i *Identity) ClientTLS(protocol, node string) *tls.Config {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &i.held.Load().certificate, nil },
 		InsecureSkipVerify:   true, //nolint:gosec // VerifyConnection verifies, by the node's name
 		VerifyConnection: func(s tls.ConnectionState) error {
+			h := i.held.Load()
+			if err := check(h.certificate.Leaf, h.authority, x509.ExtKeyUsageClientAuth, time.Now()); err != nil {
+				return fmt.Errorf("this node's own: %w", err) // the other end would only send an alert
+			}
 			subject, err := i.verify(s, x509.ExtKeyUsageServerAuth)
 			switch {
 			case err != nil:
 				return err
-			case subject.Role != RoleNode || node != "" && subject.Name != node:
-				return fmt.Errorf("%s answers, of the role %s; want node %s", subject.Name, subject.Role, node)
+			case subject.Role != RoleNode:
+				return fmt.Errorf("%s answers, of the role %s: %w: a node was expected", subject.Name, subject.Role, ErrRole)
+			case node != "" && subject.Name != node:
+				return fmt.Errorf("node %s answers; want node %s: %w", subject.Name, node, ErrOtherNode)
 			case s.NegotiatedProtocol != protocol:
 				return fmt.Errorf("%s does not speak %s", subject.Name, protocol)
 			}
@@ -254,7 +299,7 @@ func (i *Identity) ClientTLS(protocol, node string) *tls.Config {
 func (i *Identity) Dial(ctx context.Context, protocol, node, address string) (*tls.Conn, error) {
 	c, err := (&tls.Dialer{Config: i.ClientTLS(protocol, node)}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("connect to node %s at %s: %w", node, address, err)
+		return nil, fmt.Errorf("connect to node %s at %s: %w", node, address, Explain(err))
 	}
 	return c.(*tls.Conn), nil //nolint:errcheck,forcetypeassert // as documented of tls.Dialer
 }

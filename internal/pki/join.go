@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/mux"
@@ -60,34 +62,37 @@ func Join(ctx context.Context, address string, t Token, r JoinRequest) (*JoinRes
 		answer, err := join(ctx, address, t, r)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("join by %s: %w", address, err)
+			return nil, fmt.Errorf("join by %s: %w", address, Explain(err))
 		case answer.Error != "":
 			return nil, &JoinError{address, answer.Error}
 		case answer.Elsewhere != "":
 			address = answer.Elsewhere
 			continue
 		}
-		return answer, checkJoin(answer)
+		return answer, checkJoin(t, answer)
 	}
 	return nil, errors.New("join: every node names another one as the one that leads; try again")
 }
 
 // checkJoin refuses an answer whose certificate is not of its authority.
-func checkJoin(answer *JoinResponse) error {
-	roots := x509.NewCertPool()
+func checkJoin(t Token, answer *JoinResponse) error {
+	var authority []*x509.Certificate
 	for _, der := range answer.Authority {
 		c, err := x509.ParseCertificate(der)
 		if err != nil {
 			return fmt.Errorf("join: the authority's certificate: %w", err)
 		}
-		roots.AddCert(c)
+		authority = append(authority, c)
+	}
+	if !slices.ContainsFunc(authority, t.matches) {
+		return fmt.Errorf("join: the authority that came is not that of the token: %w", ErrOtherCluster)
 	}
 	c, err := x509.ParseCertificate(answer.Certificate)
 	if err == nil {
-		_, err = c.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		err = check(c, authority, x509.ExtKeyUsageClientAuth, time.Now())
 	}
 	if err != nil {
-		return fmt.Errorf("join: the certificate that came: %w; compare the clocks of both hosts", err)
+		return fmt.Errorf("join: the certificate that came: %w", err)
 	}
 	return nil
 }
@@ -134,12 +139,10 @@ func join(ctx context.Context, address string, t Token, r JoinRequest) (*JoinRes
 // verify checks that whoever answers is a node of the authority that the token names.
 func (t Token) verify(s tls.ConnectionState) error {
 	for _, c := range s.PeerCertificates[1:] {
-		if sha256.Sum256(c.Raw) != t.Authority {
+		if !t.matches(c) {
 			continue
 		}
-		roots := x509.NewCertPool()
-		roots.AddCert(c)
-		if _, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+		if err := check(s.PeerCertificates[0], []*x509.Certificate{c}, x509.ExtKeyUsageServerAuth, time.Now()); err != nil {
 			return fmt.Errorf("whoever answers: %w", err)
 		}
 		if subject, err := SubjectOf(s.PeerCertificates[0]); err != nil || subject.Role != RoleNode {
@@ -147,5 +150,11 @@ func (t Token) verify(s tls.ConnectionState) error {
 		}
 		return nil
 	}
-	return errors.New("whoever answers is of another cluster than the token")
+	return fmt.Errorf("whoever answers is of another cluster than the token: %w: take the address of a node of the cluster that made the token", ErrOtherCluster)
+}
+
+// matches reports whether a certificate is that of the token's authority.
+func (t Token) matches(c *x509.Certificate) bool {
+	sum := sha256.Sum256(c.Raw)
+	return subtle.ConstantTimeCompare(sum[:], t.Authority[:]) == 1
 }

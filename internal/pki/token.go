@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -37,17 +38,21 @@ func (t Token) String() string {
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(append(append([]byte{}, t.Secret...), t.Authority[:]...))
 }
 
-var errToken = errors.New("this is no token: want one as avgpiped token prints it, " + tokenPrefix + "...")
+// ErrToken refuses what is no token; the error says why, without the text, which is secret.
+var ErrToken = errors.New("this is no token: copy all of what avgpiped token printed, " + tokenPrefix + "...")
 
 // ParseToken reads a token's text.
 func ParseToken(text string) (t Token, err error) {
 	coded, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
-	if !ok || len(coded) > 256 {
-		return t, errToken
+	if !ok {
+		return t, fmt.Errorf("%w: it does not start with %s", ErrToken, tokenPrefix)
+	}
+	if want := base64.RawURLEncoding.EncodedLen(secretBytes + sha256.Size); len(coded) != want {
+		return t, fmt.Errorf("%w: %d characters follow, expected %d", ErrToken, len(coded), want)
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(coded)
 	if err != nil || len(raw) != secretBytes+sha256.Size {
-		return t, errToken
+		return t, fmt.Errorf("%w: it has characters that are none of base64url", ErrToken)
 	}
 	t.Secret = raw[:secretBytes]
 	copy(t.Authority[:], raw[secretBytes:])
