@@ -152,4 +152,3 @@ func TestARemoteAgentIsAnAgent(t *testing.T) {
 		}
 	})
 }
-
