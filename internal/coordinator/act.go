@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -20,8 +22,9 @@ type act struct {
 	observed // a copy of when the act began; its maps belong to the coordinator's goroutine still
 
 	decision decision
-	durable  map[int]stored // of commitRound: its shards, by stage
-	why      string         // of place: why stages are where they are; "" where nothing was to be chosen
+	away     map[string]string // the nodes that could not be reached when the act began, and why
+	durable  map[int]stored    // of commitRound: its shards, by stage
+	why      string            // of place: why stages are where they are; "" where nothing was to be chosen
 }
 
 // acts carry choices out. The change that one returns is applied whether or not there is an error.
@@ -48,27 +51,41 @@ func (a *act) setRunning(ctx context.Context) (func(*observed), error) {
 // abort tells the workers to end. Those that do not listen are killed a little later.
 func (a *act) abort(ctx context.Context) (func(*observed), error) {
 	a.Say(a.ID, "ending the worker", zap.String("reason", a.decision.reason))
-	var errs []error
-	for _, w := range a.living() {
-		if err := a.at(w.process).Stop(ctx, w.process); err != nil {
-			errs = append(errs, fmt.Errorf("end the worker%s: %w", a.of(w), err))
+	return nil, eachOf(ctx, a.answering(), func(ctx context.Context, w *worker) error {
+		if err := a.at(w.process).Stop(ctx, w.process); err != nil && !errors.Is(err, agent.ErrUnreachable) {
+			return fmt.Errorf("end the worker%s: %w", a.of(w), err)
 		}
-	}
-	return nil, errors.Join(errs...)
+		return nil
+	})
 }
 
 // kill ends the workers or a tuning at once: those have committed what they could, this has nothing to save.
 func (a *act) kill(ctx context.Context) (func(*observed), error) {
-	what, all := "killing the worker", a.living()
+	what, all := "killing the worker", a.answering()
 	if a.choice == killTune {
 		what, all = "ending the tuning", []*worker{{process: a.tuning.process}}
 	}
-	var errs []error
-	for _, w := range all {
+	err := eachOf(ctx, all, func(ctx context.Context, w *worker) error {
 		a.Say(a.ID, what, zap.Int("process", w.process.ID.PID), zap.String("reason", a.decision.reason))
-		errs = append(errs, a.at(w.process).Kill(ctx, w.process))
+		return a.at(w.process).Kill(ctx, w.process)
+	})
+	return func(o *observed) { o.notBefore = time.Now().Add(afterFail) }, err // normally their end is seen before that
+}
+
+// askBound is how long a worker may take to be told something. The daemon of its node may be gone.
+const askBound = 5 * time.Second
+
+// eachOf does something with workers, all at once.
+func eachOf(ctx context.Context, workers []*worker, do func(context.Context, *worker) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	errs := make([]error, len(workers))
+	var all sync.WaitGroup
+	for i, w := range workers {
+		all.Go(func() { errs[i] = do(ctx, w) })
 	}
-	return func(o *observed) { o.notBefore = time.Now().Add(afterFail) }, errors.Join(errs...) // normally their end is seen before that
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // end records that the job is over, with the workers' last status beside it.
@@ -112,11 +129,13 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 
 // finalStatus asks the living workers once more and keeps what they say for after a restart; nil where none has said anything.
 func (a *act) finalStatus(ctx context.Context) *control.Status {
-	for _, w := range a.workers {
-		if s, err := a.at(w.process).Status(ctx, w.process); err == nil && s.Generation == a.Generation {
+	_ = eachOf(ctx, a.answering(), func(ctx context.Context, w *worker) error { // what is not said now was said before
+		s, err := a.at(w.process).Status(ctx, w.process)
+		if err == nil && s.Generation == a.Generation {
 			w.status = &s
 		}
-	}
+		return err
+	})
 	last := joined(a.workers)
 	if last == nil {
 		return nil

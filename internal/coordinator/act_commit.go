@@ -70,7 +70,10 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
 	m, err := assemble(a.Job, a.spec.Stages(), round, a.durable)
 	if err == nil {
-		err = CheckRound(ctx, m, a.look(a.ID, agent.Shards.Size))
+		err = CheckRound(ctx, m, a.holders([]*cluster.Manifest{m}, agent.Shards.Size).one)
+	}
+	if what := obstacle.Of(err); what != nil && what.Kind == obstacle.Node {
+		return nil, fmt.Errorf("commit round %d: %w", round, err) // it is decided about again
 	}
 	if err != nil {
 		return a.commitAgain(ctx, fmt.Errorf("commit round %d: %w", round, err))

@@ -42,7 +42,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	a.collect(ctx, math.MaxUint64, nil) // nothing is being committed
-	if a.why != "" && len(a.config.Nodes) > 1 {
+	if a.why != "" && len(a.nodes()) > 1 {
 		reason += "; " + a.why
 	}
 	start := uint64(0)
@@ -79,7 +79,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		o.generation = g
 		o.settle(time.Now()) // where none was started
 		for _, w := range g.living() {
-			a.follow(w.process)
+			a.follow(w)
 		}
 	}, err
 }
@@ -103,38 +103,56 @@ func (c *Coordinator) Record(ctx context.Context, id string, next ...string) err
 	if err != nil {
 		return err
 	}
-	hadWorker := func(j *cluster.Job) bool { return j.Generation > 0 }
-	return c.record(ctx, j, append(next, placementOf(j).nodes()...), slices.ContainsFunc(state.Jobs(), hadWorker))
+	return c.record(ctx, j, next, state)
 }
 
-func (c *Coordinator) record(ctx context.Context, j *cluster.Job, where []string, started bool) error {
-	for i, n := range c.config.Nodes {
-		if i > 0 && !slices.Contains(where, n.Name) {
+// record brings the copies of a job up to date. Where it must be, next, an error is one; elsewhere it is enough that a later one succeeds.
+func (c *Coordinator) record(ctx context.Context, j *cluster.Job, next []string, state *cluster.State) error {
+	have := hosts(j)
+	for i, n := range c.nodes() {
+		must := i == 0 || slices.Contains(next, n.Name)
+		if !must && (!slices.Contains(have, n.Name) || !n.Reach.Since.IsZero()) {
 			continue
 		}
-		if err := n.Agent.Record(ctx, j, started); err != nil {
+		started := slices.ContainsFunc(state.Jobs(), func(other *cluster.Job) bool {
+			return other.Generation > 0 && (i == 0 || other.ID != j.ID && slices.Contains(hosts(other), n.Name))
+		})
+		err := n.Agent.Record(ctx, j, started)
+		if err != nil && (must || !errors.Is(err, agent.ErrUnreachable)) {
 			return err
 		}
 	}
 	return nil
 }
 
+// hosts are the nodes that have something of a job.
+func hosts(j *cluster.Job) []string {
+	all := placementOf(j).nodes()
+	for _, m := range j.Committed {
+		for _, s := range m.Shards {
+			all = append(all, s.Nodes...)
+		}
+	}
+	return all
+}
+
 // recordRound does so with a round that is about to be committed, of which keep are kept.
 func (a *act) recordRound(ctx context.Context, next *cluster.Manifest, keep int) error {
-	j, err := a.raft.State().Job(a.ID)
+	state := a.raft.State()
+	j, err := state.Job(a.ID)
 	if err != nil {
 		return err
 	}
 	now := *j
 	now.Committed = append(slices.Clone(j.Committed), next)
 	now.Committed = now.Committed[max(0, len(now.Committed)-keep):]
-	return a.record(ctx, &now, placementOf(j).nodes(), true)
+	return a.record(ctx, &now, nil, state)
 }
 
 // remove makes the state forget an ended job, and has its directories deleted.
 func (a *act) remove(ctx context.Context) (func(*observed), error) {
 	var with []agent.Agent // a directory of the job
-	for _, n := range a.config.Nodes {
+	for _, n := range a.nodes() {
 		own, err := n.Agent.Retire(ctx, a.Job, a.decision.reason)
 		if err != nil {
 			return nil, fmt.Errorf("remove job %s: %w", a.ID, err)

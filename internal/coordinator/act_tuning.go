@@ -45,7 +45,7 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 	}
 	return func(o *observed) {
 		o.tuning = newTuning(run, a.taking, time.Now())
-		a.follow(run)
+		a.followTuning(run)
 	}, nil
 }
 

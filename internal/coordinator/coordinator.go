@@ -3,8 +3,6 @@ package coordinator
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,9 +10,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
-	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
@@ -34,33 +30,11 @@ type Raft interface {
 	Failed() <-chan struct{}
 }
 
-// Node is a host that jobs are placed on.
-type Node struct {
-	Name  string
-	Cores []int // that jobs compute on
-	// MemoryBytes is what jobs may take of its memory, all together; 0: not known, and not looked at.
-	MemoryBytes int64
-	// GPUs are the graphics processors that jobs may use, the sick ones too, as of now. It is called often and concurrently. Nil: there are none.
-	GPUs func() []gpu.GPU
-	// Excludes reports whether somebody has taken a GPU, by UUID, from jobs. It is called as GPUs is. Nil: nobody has.
-	Excludes func(uuid string) bool
-	Agent    agent.Agent
-}
-
-// gpus are the node's, the sick ones too.
-func (n *Node) gpus() []gpu.GPU {
-	if n.GPUs == nil {
-		return nil
-	}
-	return n.GPUs()
-}
-
-// usable are the GPUs that jobs may be given.
-func (n *Node) usable() []gpu.GPU { return gpu.Usable(n.gpus()) }
-
 // Config configures a Coordinator. All but OnStop and Spare is required.
 type Config struct {
-	Nodes  []Node // the coordinator's own first: the records of jobs, their logs and all tunings are there
+	// Nodes are those of the cluster as of now, the coordinator's own first, which is always the same: the records of jobs, their logs
+	// and all tunings are there. It is called often and concurrently; what it returns is not changed.
+	Nodes  func() []Node
 	Raft   Raft
 	Limits func() Limits
 	// KeepReport keeps the whole report of a job's tuning, which Raft knows by its digest.
@@ -108,9 +82,10 @@ type Coordinator struct {
 
 	// Of the goroutine of Run.
 	jobs     map[string]*observed
-	answered []chan struct{} // to be closed when what was asked for is published
-	reserved placement       // of tunings that belong to no job
-	ticked   time.Time       // when the last tick was
+	seen     map[string]*seen // by node
+	answered []chan struct{}  // to be closed when what was asked for is published
+	reserved placement        // of tunings that belong to no job
+	ticked   time.Time        // when the last tick was
 }
 
 // Counts are what happened to jobs.
@@ -127,10 +102,10 @@ func New(c Config) *Coordinator {
 	background, end := context.WithCancel(context.Background())
 	stopping, stop := context.WithCancel(context.Background())
 	out := &Coordinator{
-		config: c, raft: c.Raft, here: c.Nodes[0], log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
-		calls: make(chan func(), 64), jobs: map[string]*observed{},
+		config: c, raft: c.Raft, here: c.Nodes()[0], log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
+		calls: make(chan func(), 64), jobs: map[string]*observed{}, seen: map[string]*seen{},
 	}
-	out.published.Store(&Published{Jobs: map[string]View{}, FreeCores: len(c.Nodes[0].Cores)})
+	out.published.Store(&Published{Jobs: map[string]View{}, FreeCores: len(out.here.Cores)})
 	return out
 }
 
@@ -216,12 +191,6 @@ func (c *Coordinator) ask(ctx context.Context, do func()) error {
 	}
 }
 
-// at is the agent of a process. Of one on a node that nobody knows, any agent says that there is none.
-func (c *Coordinator) at(p agent.Process) agent.Agent {
-	i := slices.IndexFunc(c.config.Nodes, func(n Node) bool { return n.Name == p.Node })
-	return c.config.Nodes[max(i, 0)].Agent
-}
-
 // job returns what was observed of a job.
 func (c *Coordinator) job(id string) *observed {
 	o := c.jobs[id]
@@ -245,16 +214,6 @@ func (c *Coordinator) start(job string, act bool, do func(ctx context.Context) (
 	})
 }
 
-// follow passes the events of a process on until it has ended.
-func (c *Coordinator) follow(p agent.Process) {
-	c.tasks.Go(func() {
-		err := c.at(p).Events(c.background, p, func(e agent.Event) { c.call(func() { c.observe(e) }) })
-		if err != nil && c.background.Err() == nil {
-			c.log.Error("a process is not watched any more", zap.Stringer("process", p), zap.Error(err))
-		}
-	})
-}
-
 // Say writes a line to the daemon's log and to the job's.
 func (c *Coordinator) Say(job, message string, fields ...zap.Field) {
 	c.sayAt(zap.InfoLevel, job, message, fields...)
@@ -264,51 +223,4 @@ func (c *Coordinator) Say(job, message string, fields ...zap.Field) {
 func (c *Coordinator) sayAt(level zapcore.Level, job, message string, fields ...zap.Field) {
 	c.log.Log(level, message, append([]zap.Field{zap.String("job", job)}, fields...)...)
 	c.here.Agent.Log(job, level, message, fields...)
-}
-
-// Adopt takes over the processes that an earlier daemon left. Workers of a job's current generation are watched from here on; all
-// others are killed: nothing that those workers compute can be committed any more, and what a tuning prints is read by the
-// daemon that started it alone. It comes before Run.
-func (c *Coordinator) Adopt(ctx context.Context) error {
-	state := c.raft.State()
-	adopted := map[*cluster.Job][]agent.Running{}
-	for _, n := range c.config.Nodes {
-		found, err := n.Agent.Processes(ctx)
-		if err != nil {
-			return fmt.Errorf("adopt workers: %w", err)
-		}
-		for _, r := range found {
-			p := r.Process
-			if j, err := state.Job(p.Job); err == nil && placed(j) && r.Status != nil && p.Generation == j.Generation && slices.Contains(placementOf(j).nodes(), p.Node) {
-				adopted[j] = append(adopted[j], r)
-				continue
-			}
-			c.log.Warn("killing a process that no job needs", zap.Stringer("process", p), zap.Uint64("generation", p.Generation))
-			if err := n.Agent.Kill(ctx, p); err != nil {
-				return err
-			}
-		}
-	}
-	for j, running := range adopted {
-		c.adopt(j, running)
-	}
-	return nil
-}
-
-// adopt takes over the workers of a job, which needs one on each of its nodes.
-func (c *Coordinator) adopt(j *cluster.Job, running []agent.Running) {
-	o := c.job(j.ID)
-	o.generation = newGeneration()
-	for _, node := range placementOf(j).nodes() {
-		w := &worker{process: agent.Process{Job: j.ID, Node: node}, phase: exited, cause: "the daemon was restarted and found no worker"}
-		if i := slices.IndexFunc(running, func(r agent.Running) bool { return r.Process.Node == node }); i >= 0 {
-			w = &worker{process: running[i].Process, phase: loading}
-		}
-		o.workers = append(o.workers, w)
-	}
-	for _, r := range running {
-		c.Say(j.ID, "adopted the worker of an earlier daemon", zap.Int("process", r.Process.ID.PID), zap.Uint64("generation", r.Process.Generation))
-		c.observe(agent.Event{Process: r.Process, Status: r.Status})
-		c.follow(r.Process)
-	}
 }

@@ -64,15 +64,22 @@ type fragile struct {
 	state    string       // the state directory
 	damaging atomic.Bool
 	seen     sync.Map // digests
+	gate
 }
 
 // Stop returns a second after the worker was told to end, which has ended by then.
 func (f *fragile) Stop(ctx context.Context, p agent.Process) error {
+	if err := f.reach(ctx); err != nil {
+		return err
+	}
 	defer time.Sleep(time.Second)
 	return f.Local.Stop(ctx, p)
 }
 
 func (f *fragile) Start(ctx context.Context, a control.Assignment) (agent.Process, error) {
+	if err := f.reach(ctx); err != nil {
+		return agent.Process{}, err
+	}
 	if f.busy.Add(-1) >= 0 {
 		return agent.Process{}, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Busy, Path: f.state, Text: "it is busy"}, Err: errors.New("busy")}
 	}
@@ -88,6 +95,9 @@ type fragileShards struct {
 }
 
 func (s fragileShards) Size(ctx context.Context, d shard.Digest) (int64, error) {
+	if err := s.of.reach(ctx); err != nil {
+		return 0, err
+	}
 	if _, again := s.of.seen.LoadOrStore(d, true); !again && s.of.damaging.Load() {
 		if err := os.Truncate(filepath.Join(control.ShardDir(agent.JobDir(s.of.state, s.job)), shard.File(d)), 10); err != nil {
 			return 0, err
@@ -100,6 +110,7 @@ func (s fragileShards) Size(ctx context.Context, d shard.Digest) (int64, error) 
 type rig struct {
 	t     *testing.T
 	raft  *memoryRaft
+	mu    sync.Mutex
 	nodes []coordinator.Node
 	agent *fragile // of the first
 	stop  func()
@@ -154,7 +165,7 @@ func (r *rig) leave() {
 // start runs a new coordinator of the same state and the same processes.
 func (r *rig) start() {
 	r.Coordinator = coordinator.New(coordinator.Config{
-		Nodes: r.nodes, Raft: r.raft, DriftHold: time.Second, Log: zap.NewNop(),
+		Nodes: r.members, Raft: r.raft, DriftHold: time.Second, Log: zap.NewNop(),
 		Limits: func() coordinator.Limits {
 			return coordinator.Limits{ResponseTimeout: 30 * time.Second, RetryLimit: 3, RetryFirst: time.Second, RetryLongest: time.Minute}
 		},

@@ -15,6 +15,9 @@ func decideActive(w snapshot, j *observed) decision {
 	if !j.lives() {
 		return decideLost(w, j)
 	}
+	if d, ok := decideCut(w, j); ok {
+		return d
+	}
 	if j.phase() == aborted {
 		return dismiss(w, j, "it was told to")
 	}

@@ -26,6 +26,10 @@ func (c *Coordinator) observe(e agent.Event) {
 
 func (c *Coordinator) observeWorker(o *observed, w *worker, e agent.Event, now time.Time) {
 	before, deaths := o.hold, o.deaths
+	c.hears(w.process.Node)
+	if e.Worker != nil && e.Worker.Shard != nil && o.Job != nil && e.Worker.Round <= o.CommittedRound() {
+		return // it was said before the connection broke
+	}
 	o.take(w, e, now)
 	if o.deaths > deaths {
 		c.Counts.Deaths.Add(1)

@@ -114,6 +114,7 @@ func (g *generation) abort(now time.Time) {
 
 // take notes an event of a worker of the generation.
 func (o *observed) take(w *worker, e agent.Event, now time.Time) {
+	w.hear(now)
 	if e.Silent > 0 {
 		w.polls, w.silent = w.polls+1, w.silent+e.Silent
 		return
@@ -122,6 +123,7 @@ func (o *observed) take(w *worker, e agent.Event, now time.Time) {
 	switch {
 	case e.Status != nil:
 		w.takeStatus(e.Status)
+		w.move(e.Status.Progress.Step, now)
 		o.takeProgress(now)
 	case e.Worker != nil && e.Worker.Shard != nil:
 		if o.shards[e.Worker.Round] == nil {

@@ -102,6 +102,12 @@ func (a *act) awaitGPUs(context.Context) (func(*observed), error) {
 	return func(o *observed) { o.hold = &hold{obstacle: what, passed: true} }, nil
 }
 
+// awaitRoom makes a job that has lost its place, and for which there is no other now, one of those that wait for one.
+func (c *Coordinator) awaitRoom(o *observed, why string) {
+	o.acting, o.hold = false, &hold{obstacle: obstacle.Obstacle{Kind: obstacle.Node, Text: why}, passed: true}
+	c.sayHold(o.ID, nil, o.hold)
+}
+
 // waits reports whether the job waits for an obstacle to pass, and has no process meanwhile.
 func (o *observed) waits() bool {
 	return o.hold != nil && !o.lives() && !o.tunes()

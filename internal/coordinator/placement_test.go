@@ -91,7 +91,8 @@ func TestAJobOnASickGPUIsKnown(t *testing.T) {
 	well, ill := gpu.GPU{UUID: "GPU-a", Health: gpu.Health{Level: gpu.Degraded}}, gpu.GPU{
 		Index: 1, UUID: "GPU-b", Name: "A100", Health: gpu.Health{Level: gpu.Sick, Reasons: []gpu.Reason{{Code: "xid_79", Text: "XID 79"}}},
 	}
-	c := &Coordinator{config: Config{Nodes: []Node{{Name: "a", GPUs: func() []gpu.GPU { return []gpu.GPU{well, ill} }}, {Name: "b"}}}}
+	nodes := []Node{{Name: "a", GPUs: func() []gpu.GPU { return []gpu.GPU{well, ill} }}, {Name: "b"}}
+	c := &Coordinator{config: Config{Nodes: func() []Node { return nodes }}}
 	for uuid, want := range map[string]string{"GPU-a": "", "GPU-b": "GPU 1 (A100, GPU-b) is sick: XID 79", "": ""} {
 		if got := c.sick(placement{{Node: "a", GPU: uuid}, {Node: "b", GPU: "GPU-b"}}); got != want {
 			t.Errorf("a job on %q is %q, want %q", uuid, got, want)

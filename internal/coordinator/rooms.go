@@ -13,10 +13,11 @@ import (
 // moment says little: Linux gives memory out when it is first touched, and a worker that loads has touched next to nothing.
 func (c *Coordinator) rooms(s snapshot) []placer.Node {
 	free, all := c.free(s), c.all()
-	rooms := make([]placer.Node, 0, len(c.config.Nodes))
-	for _, n := range c.config.Nodes {
+	nodes := c.nodes()
+	rooms := make([]placer.Node, 0, len(nodes))
+	for _, n := range nodes {
 		rooms = append(rooms, placer.Node{
-			Name: n.Name, Cores: free[n.Name].cores, GPUs: free[n.Name].gpus, Bytes: n.MemoryBytes,
+			Name: n.Name, Cores: free[n.Name].cores, GPUs: free[n.Name].gpus, Bytes: n.MemoryBytes, Excluded: c.shut(n),
 			All: placer.Capacity{Cores: len(n.Cores), GPUs: len(all[n.Name].gpus), Bytes: n.MemoryBytes},
 		})
 	}
@@ -77,7 +78,7 @@ func (c *Coordinator) unfit(s *spec.Spec) map[string][]string {
 		return nil
 	}
 	all := map[string][]string{}
-	for _, n := range c.config.Nodes {
+	for _, n := range c.nodes() {
 		for _, g := range n.usable() {
 			if g.MemoryBytes < int64(s.Job.Devices.GPU.Memory) {
 				all[n.Name] = append(all[n.Name], g.UUID)
@@ -98,8 +99,8 @@ func (o *observed) priced(want placer.Job) placer.Job {
 	return want
 }
 
-// holders are the jobs that hold something, and when they are expected to give it back.
-func holders(s snapshot) (all []placer.Holder) {
+// holdersOf are the jobs that hold something, and when they are expected to give it back.
+func holdersOf(s snapshot) (all []placer.Holder) {
 	for _, o := range s.jobs {
 		at := placementOf(o.Job)
 		if !o.holdsCores() || o.taking != nil || o.State == cluster.Tuning {

@@ -43,20 +43,58 @@ func CheckRound(ctx context.Context, m *cluster.Manifest, look func(context.Cont
 	return nil
 }
 
-// look says how to look at a shard of a job: on whichever node has it whole.
-func (c *Coordinator) look(job string, look func(agent.Shards, context.Context, shard.Digest) (int64, error)) func(context.Context, shard.Digest) (int64, error) {
-	return func(ctx context.Context, d shard.Digest) (bytes int64, err error) {
-		for _, n := range c.config.Nodes {
-			bytes, nodeErr := look(n.Agent.Shards(job), ctx, d)
-			if nodeErr == nil {
-				return bytes, nil
-			}
-			if err == nil || errors.Is(err, fs.ErrNotExist) { // that it is not on another node says less
+// holders looks at shards of a job on the nodes that have them.
+type holders struct {
+	job   string
+	nodes []Node
+	away  map[string]string         // nodes that cannot be reached, and why
+	known map[shard.Digest][]string // that a committed round names
+	look  func(agent.Shards, context.Context, shard.Digest) (int64, error)
+}
+
+// holders says how to look at the shards of rounds of the job: on whichever node has one whole.
+func (a *act) holders(rounds []*cluster.Manifest, look func(agent.Shards, context.Context, shard.Digest) (int64, error)) *holders {
+	h := &holders{job: a.ID, nodes: a.nodes(), away: a.away, known: map[shard.Digest][]string{}, look: look}
+	for _, m := range rounds {
+		for _, f := range m.Files() {
+			h.known[f.Digest] = f.Nodes
+		}
+	}
+	return h
+}
+
+// one looks at a shard. Where no node that answers has it whole, and one that should does not answer, the error is an obstacle that names
+// that node: nothing is said to be lost that may be there.
+func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err error) {
+	unheard := map[string]string{}
+	for _, n := range h.nodes {
+		why, away := h.away[n.Name]
+		if !away {
+			found, nodeErr := h.look(n.Agent.Shards(h.job), ctx, d)
+			switch {
+			case nodeErr == nil:
+				return found, nil
+			case errors.Is(nodeErr, agent.ErrUnreachable):
+				why, away = nodeErr.Error(), true
+			case err == nil || errors.Is(err, fs.ErrNotExist): // that it is not on another node says less
 				err = nodeErr
 			}
 		}
-		return 0, err
+		if away {
+			unheard[n.Name] = why
+		}
 	}
+	for _, name := range h.known[d] {
+		if why, away := unheard[name]; away {
+			return 0, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Node}, Err: fmt.Errorf(
+				"shard %s is on node %s, which cannot be reached: %s; the job goes on once it can, or from another round with `avgpipectl resume %s --round N` or --from-start",
+				d, strings.Join(h.known[d], " and node "), why, h.job)}
+		}
+	}
+	if err == nil {
+		err = fmt.Errorf("shard %s: no node that could have it can be reached: %w", d, agent.ErrUnreachable)
+	}
+	return 0, err
 }
 
 // NewestWhole returns the newest of a job's rounds that is whole, and what is wrong with newer ones. verify reads a shard through; pass
@@ -102,7 +140,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	for i, m := range now.Committed {
 		trained[i] = m.Trained()
 	}
-	m, faults, err := NewestWhole(ctx, a.look(a.ID, agent.Shards.Verify), trained, isDamaged)
+	m, faults, err := NewestWhole(ctx, a.holders(trained, agent.Shards.Verify).one, trained, isDamaged)
 	if err != nil {
 		return nil, "", err
 	}
@@ -133,7 +171,10 @@ func (a *act) collect(ctx context.Context, before uint64, superseded []shard.Dig
 	}
 	c := shard.Collection{Keep: a.pins.all(), Superseded: superseded, Before: before}
 	c.Keep = append(c.Keep, digestsOf(now.Committed)...)
-	for _, n := range a.config.Nodes {
+	for _, n := range a.nodes() {
+		if _, away := a.away[n.Name]; away {
+			continue // what it has is collected after a later commit
+		}
 		if _, err := n.Agent.Shards(a.ID).Collect(ctx, c); err != nil {
 			a.log.Warn("collect shards; they stay where they are", zap.String("job", a.ID), zap.String("node", n.Name), zap.Error(err))
 		}

@@ -41,6 +41,7 @@ const (
 	killWorkers                // make them end
 	endJob                     // the job is over: state
 	awaitGPUs                  // give up what the job has until there are GPUs for it again
+	loseWorkers                // give workers up whose node cannot be reached, so that the generation ends
 	probe                      // look whether what the job waits for has passed
 	removeJob                  // forget the job and delete its directory
 )

@@ -16,6 +16,7 @@ import (
 // tick decides, begins to act and publishes. It reports whether no process of a job lives and no act runs.
 func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 	s := c.snapshot(state, stopping)
+	c.sweep(s.now)
 	rooms := s.rooms
 	for i, d := range decide(s) {
 		o := s.jobs[i]
@@ -23,7 +24,11 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 			continue
 		}
 		o.note, o.notBefore = d.reason, time.Time{}
-		if d.choice != wait {
+		switch d.choice {
+		case wait:
+		case loseWorkers:
+			c.lose(o, d.reason, s.now)
+		default:
 			rooms = c.begin(o, d, rooms)
 		}
 	}
@@ -41,7 +46,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	s := snapshot{
 		now: time.Now(), stopping: stopping, limits: c.config.Limits(),
 	}
-	for _, n := range c.config.Nodes {
+	for _, n := range c.nodes() {
 		s.cores, s.memory, s.gpus = s.cores+len(n.Cores), s.memory+n.MemoryBytes, append(s.gpus, n.gpus()...)
 	}
 	all := c.all()
@@ -77,9 +82,10 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		o.noteWait(s.now, first)
 		o.want = c.wanted(admitted, c.unfit(admitted))
 		c.takeGPUs(o, all)
+		c.takeNodes(o, passed)
 		s.jobs = append(s.jobs, o)
 	}
-	s.rooms, s.holders = c.rooms(s), holders(s)
+	s.rooms, s.holders = c.rooms(s), holdersOf(s)
 	free := c.free(s)
 	s.freeGPUs = gpusOf(free)
 	for _, o := range s.jobs {
@@ -126,7 +132,7 @@ func (c *Coordinator) fitting(o *observed, r map[string]resources) map[string]re
 		return r
 	}
 	fit := maps.Clone(r)
-	for _, n := range c.config.Nodes {
+	for _, n := range c.nodes() {
 		one := fit[n.Name]
 		one.gpus = nil
 		for _, g := range n.usable() {
@@ -141,7 +147,7 @@ func (c *Coordinator) fitting(o *observed, r map[string]resources) map[string]re
 
 // sick says why one of the GPUs of a placement must not be used any more; "" where none is sick.
 func (c *Coordinator) sick(p placement) string {
-	for _, n := range c.config.Nodes {
+	for _, n := range c.nodes() {
 		for _, g := range n.gpus() {
 			if g.Health.Level == gpu.Sick && slices.Contains(p.gpus(n.Name), g.UUID) {
 				return fmt.Sprintf("%s is %s", g, g.Health)
@@ -151,13 +157,16 @@ func (c *Coordinator) sick(p placement) string {
 	return ""
 }
 
-// excluded says that somebody has taken one of the GPUs of a job from jobs; "" where nobody has.
+// excluded says that somebody has taken one of the GPUs of a job from jobs, or drains one of its nodes; "" where nobody has.
 func (c *Coordinator) excluded(j *cluster.Job) string {
 	if !placed(j) {
 		return ""
 	}
 	p := placementOf(j)
-	for _, n := range c.config.Nodes {
+	for _, n := range c.nodes() {
+		if n.Draining && slices.Contains(p.nodes(), n.Name) {
+			return fmt.Sprintf("node %s is being drained", n.Name)
+		}
 		for _, uuid := range p.gpus(n.Name) {
 			if n.Excludes != nil && n.Excludes(uuid) {
 				return fmt.Sprintf("jobs may not use GPU %s any more, by gpus of the configuration or CUDA_VISIBLE_DEVICES", uuid)
@@ -180,7 +189,7 @@ func (c *Coordinator) forget(state *cluster.State) {
 // begin starts to carry a choice out. It returns what is free after it.
 func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []placer.Node {
 	o.acting, o.choice = true, d.choice
-	a := act{Coordinator: c, observed: *o, decision: d}
+	a := act{Coordinator: c, observed: *o, decision: d, away: c.unreached()}
 	a.workers = make([]*worker, len(o.workers))
 	for i, w := range o.workers {
 		own := *w
@@ -189,6 +198,10 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 	switch d.choice { // what is known of processes is noted now: their end may be seen before that of the act
 	case place:
 		a.taking, a.why = c.choosePlaces(o, d, rooms)
+		if len(a.taking) == 0 && o.hold == nil && len(c.nodes()) > 1 {
+			c.awaitRoom(o, d.reason)
+			return rooms
+		}
 		o.taking, rooms = a.taking, o.left(rooms, a.taking)
 	case tune:
 		a.taking = c.tuningPlaces(o, rooms)
@@ -201,7 +214,7 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 		o.killed = d.reason
 	case abortWorkers:
 		o.abort(time.Now())
-	case wait, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe, awaitGPUs:
+	case wait, loseWorkers, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe, awaitGPUs:
 	}
 	c.start(o.ID, true, func(ctx context.Context) (func(*observed), error) { return acts[d.choice](&a, ctx) })
 	return rooms
@@ -210,10 +223,10 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 // placed reports whether a job has a place.
 func placed(j *cluster.Job) bool { return j.State == cluster.Starting || j.State == cluster.Running }
 
-// all are the cores of each node, and its GPUs that are not sick.
+// all are the cores of each node where something new may be placed, and its GPUs that are not sick.
 func (c *Coordinator) all() map[string]resources {
 	all := map[string]resources{}
-	for _, n := range c.config.Nodes {
+	for _, n := range c.open() {
 		r := resources{cores: n.Cores}
 		for _, g := range n.usable() {
 			r.gpus = append(r.gpus, g.UUID)

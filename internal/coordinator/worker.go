@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"cmp"
+	"context"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
@@ -16,6 +17,7 @@ type phase uint8
 // The phases of a worker.
 const (
 	absent   phase = iota // none was started
+	unseen                // an earlier coordinator started it, and its node has not answered yet
 	loading               // it runs and has not said yet that it trains
 	training              // it trains
 	finished              // it has reached its final round and waits
@@ -30,6 +32,18 @@ type worker struct {
 	status   *control.Status // the last one; nil: it has said nothing yet
 	final    uint64          // the round where training ended, which it says before its status does; 0: it goes on
 	accepted uint64          // the last round that it has accepted to commit
+
+	unfollow context.CancelFunc // ends the watch of its events; nil: it is not watched
+	cut      time.Time          // since when it cannot be heard, as its node does not answer; zero: it can
+	why      string             // it cannot
+	node     nodeState          // as of the last tick
+	heard    time.Time          // when anything was heard of it last
+	quiet    time.Duration      // since then; time in which this process was stopped does not count
+	gap      time.Duration      // the longest time yet between two things that were heard
+	moved    time.Time          // when it was last seen to make a step
+	pace     time.Duration      // the longest time yet between two such moments
+	step     uint64             // then
+	lost     bool               // it was given up with its node
 
 	polls  int           // that failed since it last said something
 	silent time.Duration // that they took
@@ -47,6 +61,25 @@ type worker struct {
 
 // lives reports whether a worker has not ended.
 func (w *worker) lives() bool { return w.phase != absent && w.phase != exited }
+
+// hear notes that something was heard of a worker.
+func (w *worker) hear(now time.Time) {
+	if !w.heard.IsZero() {
+		w.gap = max(w.gap, min(now.Sub(w.heard), longestGap))
+	}
+	w.heard, w.quiet, w.cut, w.why = now, 0, time.Time{}, ""
+}
+
+// move notes how far a worker is.
+func (w *worker) move(step uint64, now time.Time) {
+	if step == w.step && !w.moved.IsZero() {
+		return
+	}
+	if !w.moved.IsZero() {
+		w.pace = max(w.pace, now.Sub(w.moved))
+	}
+	w.step, w.moved = step, now
+}
 
 func (w *worker) takeStatus(s *control.Status) {
 	w.status = s
@@ -119,8 +152,10 @@ func (w *worker) permanent() bool { return w.failure != nil && w.failure.Permane
 func (w *worker) telling() int {
 	switch {
 	case w.permanent():
-		return 3
+		return 4
 	case w.obstacle != nil:
+		return 3
+	case w.lost: // the others have failed because of it
 		return 2
 	case w.died:
 		return 1

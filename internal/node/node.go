@@ -84,8 +84,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now(), gpus: gpus, audit: book}
 	n.archives = newArchiver(n, c.Buckets)
 	n.exports = &exporter{node: n, records: map[string]exportRecord{}}
+	alone := []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), GPUs: gpus.GPUs, Excludes: gpus.Excludes, Agent: here}}
 	n.coordinator = coordinator.New(coordinator.Config{
-		Nodes: []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), GPUs: gpus.GPUs, Excludes: gpus.Excludes, Agent: here}}, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
+		Nodes: func() []coordinator.Node { return alone }, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
 		Limits: func() coordinator.Limits { return c.Limits().Jobs }, Spare: n.exports.due,
 	})
 	defer n.coordinator.Close()

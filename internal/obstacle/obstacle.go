@@ -37,6 +37,7 @@ const (
 	Files    Kind = "files"     // the process or the host has no free file descriptors
 	Busy     Kind = "busy"      // another process holds the lock Path
 	GPU      Kind = "gpu"       // GPUs are sick or gone; who places the job knows whether there are others
+	Node     Kind = "node"      // a node cannot be reached, or none has room; who places the job knows whether there are others
 	Damaged  Kind = "damaged"   // files of a job; a person decides: it passes where Path has Bytes again, and else not by itself
 )
 
@@ -132,7 +133,7 @@ func (o *Obstacle) String() string {
 		return path + " is on a read-only file system"
 	case Files:
 		return "no file descriptor is free"
-	case Busy, GPU, Damaged:
+	case Busy, GPU, Node, Damaged:
 	}
 	return o.Text
 }
@@ -157,7 +158,7 @@ func (o *Obstacle) Passed() error {
 		return readable(os.DevNull)
 	case Busy:
 		return lockable(o.Path)
-	case GPU:
+	case GPU, Node:
 		return nil
 	case Damaged:
 		if info, err := os.Stat(o.Path); err == nil && info.Size() == o.Bytes {

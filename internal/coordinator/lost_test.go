@@ -1,0 +1,267 @@
+package coordinator_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// gate is the way from the coordinator to a node, which may be cut.
+type gate struct {
+	mu  sync.Mutex
+	cut chan struct{} // closed when the way is cut; nil: it never was
+}
+
+func (g *gate) shut() chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cut == nil {
+		g.cut = make(chan struct{})
+	}
+	return g.cut
+}
+
+// reach takes a moment where the way is cut.
+func (g *gate) reach(ctx context.Context) error {
+	select {
+	case <-g.shut():
+	default:
+		return nil
+	}
+	select {
+	case <-time.After(50 * time.Millisecond):
+	case <-ctx.Done():
+	}
+	return fmt.Errorf("no answer: %w", agent.ErrUnreachable)
+}
+
+// partition cuts the way, and heal mends it.
+func (g *gate) partition() { close(g.shut()) }
+
+func (g *gate) heal() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cut = nil
+}
+
+func (f *fragile) Processes(ctx context.Context) ([]agent.Running, error) {
+	if err := f.reach(ctx); err != nil {
+		return nil, err
+	}
+	return f.Local.Processes(ctx)
+}
+
+func (f *fragile) Events(ctx context.Context, p agent.Process, each func(agent.Event)) error {
+	if err := f.reach(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	shut := f.shut()
+	go func() {
+		select {
+		case <-shut:
+			cancel(fmt.Errorf("the connection broke: %w", agent.ErrUnreachable))
+		case <-ctx.Done():
+		}
+	}()
+	return f.Local.Events(ctx, p, each)
+}
+
+func (f *fragile) Status(ctx context.Context, p agent.Process) (control.Status, error) {
+	if err := f.reach(ctx); err != nil {
+		return control.Status{}, err
+	}
+	return f.Local.Status(ctx, p)
+}
+
+func (f *fragile) Commit(ctx context.Context, p agent.Process, r control.CommitRequest) (control.CommitResponse, error) {
+	if err := f.reach(ctx); err != nil {
+		return control.CommitResponse{}, err
+	}
+	return f.Local.Commit(ctx, p, r)
+}
+
+func (f *fragile) Kill(ctx context.Context, p agent.Process) error {
+	if err := f.reach(ctx); err != nil {
+		return err
+	}
+	return f.Local.Kill(ctx, p)
+}
+
+func (f *fragile) Record(ctx context.Context, j *cluster.Job, started bool) error {
+	if err := f.reach(ctx); err != nil {
+		return err
+	}
+	return f.Local.Record(ctx, j, started)
+}
+
+// members are the nodes as of now.
+func (r *rig) members() []coordinator.Node {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.nodes)
+}
+
+// change changes a node.
+func (r *rig) change(node int, how func(*coordinator.Node)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	how(&r.nodes[node])
+}
+
+// at is the agent of a node, with the way to it.
+func (r *rig) at(node int) *fragile { return r.members()[node].Agent.(*fragile) }
+
+// workers are the processes on a node, whatever the way to it.
+func (r *rig) workers(node int) []agent.Running {
+	r.t.Helper()
+	all, err := r.at(node).Local.Processes(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return all
+}
+
+func twoStages(j *job.Job) { j.Stages = 2 }
+
+// TestAJobThatGoesOnIsLeftAlone while the way to one of its nodes is cut, and commits again when that is mended.
+func TestAJobThatGoesOnIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		id := r.submit("long", 1e6)
+		r.until(id, "commits", committed)
+		r.at(1).partition()
+		time.Sleep(20 * time.Second)
+		j := r.until(id, "is there", func(*cluster.Job) bool { return true })
+		if j.Generation != 1 || len(r.workers(1)) != 1 {
+			t.Fatalf("generation %d, workers %v: %s", j.Generation, r.workers(1), j.Reason)
+		}
+		if note := r.Published().Jobs[id].Note; !strings.Contains(note, "left alone") {
+			t.Errorf("the note is %q", note)
+		}
+		before := j.CommittedRound()
+		r.at(1).heal()
+		j = r.until(id, "commits further", func(j *cluster.Job) bool { return j.CommittedRound() > before })
+		if j.Generation != 1 {
+			t.Errorf("generation %d", j.Generation)
+		}
+	})
+}
+
+// TestANewLeaderLeavesAJobAloneOfWhichANodeDoesNotAnswer, and adopts the rest of it later.
+func TestANewLeaderLeavesAJobAloneOfWhichANodeDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		id := r.submit("long", 1e6)
+		before := r.until(id, "commits", committed).CommittedRound()
+		r.leave()
+		r.at(1).partition()
+		r.start()
+		defer r.end()
+		time.Sleep(20 * time.Second)
+		r.at(1).heal()
+		j := r.until(id, "commits further", func(j *cluster.Job) bool { return j.CommittedRound() > before })
+		if j.Generation != 1 || len(r.running(0)) != 1 || len(r.running(1)) != 1 {
+			t.Errorf("generation %d: %s", j.Generation, j.Reason)
+		}
+	})
+}
+
+// TestARoundOnANodeThatIsGoneIsNotGivenUp: the job waits for the node, without a death, and says so.
+func TestARoundOnANodeThatIsGoneIsNotGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		id := r.submitWith("long", 1e6, twoStages)
+		r.until(id, "commits", committed)
+		from := 1
+		if !strings.Contains(placement(r, id), `"b"`) {
+			from = 2
+		}
+		r.at(from).partition()
+		r.change(from, func(n *coordinator.Node) {
+			n.Reach = coordinator.Reach{Since: time.Now(), Down: true, Why: "it is gone"}
+		})
+		for i := range r.nodes {
+			if i != from && len(r.running(i)) > 0 {
+				r.kill(i) // whose link to it is broken
+			}
+		}
+		before := r.until(id, "waits", func(*cluster.Job) bool { return r.Published().Jobs[id].Waits }).CommittedRound()
+		if note := r.Published().Jobs[id].Note; !strings.Contains(note, "cannot be reached") || r.Counts.Deaths.Load() > 0 {
+			t.Errorf("%d deaths: %q", r.Counts.Deaths.Load(), note)
+		}
+		time.Sleep(time.Minute)
+		r.at(from).heal()
+		r.change(from, func(n *coordinator.Node) { n.Reach = coordinator.Reach{} })
+		j := r.until(id, "commits further", func(j *cluster.Job) bool { return j.CommittedRound() > before })
+		time.Sleep(time.Minute)
+		workers := 0
+		for i := range r.nodes {
+			for _, w := range r.workers(i) {
+				workers++
+				if w.Process.Generation != j.Generation {
+					t.Errorf("a worker of generation %d on %s, now %d", w.Process.Generation, r.nodes[i].Name, j.Generation)
+				}
+			}
+		}
+		if workers != len(placementNodes(j)) {
+			t.Errorf("%d workers, placed %s", workers, j.Placement)
+		}
+	})
+}
+
+func placementNodes(j *cluster.Job) (all []string) {
+	for _, node := range []string{"a", "b", "c"} {
+		if strings.Contains(string(j.Placement), `"node":"`+node+`"`) {
+			all = append(all, node)
+		}
+	}
+	return all
+}
+
+func placement(r *rig, id string) string {
+	j, err := r.raft.State().Job(id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(j.Placement)
+}
+
+// TestAJobLeavesANodeThatIsDrained after a commit, and waits where there is no other.
+func TestAJobLeavesANodeThatIsDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		id := r.submitWith("long", 1e6, func(j *job.Job) { j.Stages = 1 })
+		before := r.until(id, "commits", committed).CommittedRound()
+		on := 0
+		if !strings.Contains(placement(r, id), `"a"`) {
+			on = 1
+		}
+		r.change(on, func(n *coordinator.Node) { n.Draining = true })
+		r.change(1-on, func(n *coordinator.Node) { n.Draining = true })
+		j := r.until(id, "waits", func(*cluster.Job) bool { return r.Published().Jobs[id].Waits })
+		if note := r.Published().Jobs[id].Note; j.CommittedRound() <= before || !strings.Contains(note, "drained") {
+			t.Errorf("round %d, %d before: %q", j.CommittedRound(), before, note)
+		}
+		r.change(on, func(n *coordinator.Node) { n.Draining = false })
+		r.until(id, "trains again", func(j *cluster.Job) bool { return j.State == cluster.Running && j.Generation == 2 })
+		if n := r.Counts.Deaths.Load(); n > 0 {
+			t.Errorf("%d deaths", n)
+		}
+	})
+}
