@@ -59,9 +59,9 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	if why := notResumable(j, n.coordinator.Published().Jobs[j.ID].Waits); why != "" {
 		return refuse("%s", why)
 	}
-	if from := roundToResume(j, r); from != nil && (j.State.Ended() || r.FromRound > 0) {
+	if from := roundToResume(j, r); from != nil && !r.DryRun && (j.State.Ended() || r.FromRound > 0) {
 		err := coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size)
-		if err != nil && !r.DryRun {
+		if err != nil {
 			switch got := n.archives.restore(ctx, j, from); {
 			case got == nil:
 				err = coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size)
