@@ -2,7 +2,11 @@ package raftlog
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"net"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -16,15 +20,23 @@ const (
 )
 
 // Transport carries Raft's messages over connections that others make and accept.
-type Transport struct{ *raft.NetworkTransport }
+type Transport struct {
+	*raft.NetworkTransport
+	streams *streams
+}
+
+// Close ends the transport and every connection that it has accepted: the library leaves those to the nodes that made them.
+func (t *Transport) Close() error {
+	return errors.Join(t.NetworkTransport.Close(), t.streams.closeAccepted())
+}
 
 // NewTransport returns a transport whose local address, HOST:PORT, is where others reach the listener. dial connects to such an address. The
 // Log that it is given to closes it, and with it the listener.
 func NewTransport(listener net.Listener, address string, dial func(ctx context.Context, address string) (net.Conn, error), log *zap.Logger) *Transport {
-	layer := &streams{Listener: listener, address: raftAddress(address), dial: dial}
+	layer := &streams{Listener: listener, address: raftAddress(address), dial: dial, accepted: map[*accepted]bool{}}
 	return &Transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: layer, MaxPool: transportConns, Timeout: transportTimeout, Logger: raftLogger(log),
-	})}
+	}), layer}
 }
 
 // raftAddress is a HOST:PORT as an address of a network.
@@ -38,6 +50,52 @@ type streams struct {
 	net.Listener
 	address raftAddress
 	dial    func(ctx context.Context, address string) (net.Conn, error)
+
+	mu       sync.Mutex
+	closed   bool
+	accepted map[*accepted]bool
+}
+
+// accepted is a connection that another node made.
+type accepted struct {
+	net.Conn
+	of *streams
+}
+
+// Close implements net.Conn.
+func (c *accepted) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.accepted, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// Accept implements net.Listener.
+func (s *streams) Accept() (net.Conn, error) {
+	conn, err := s.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &accepted{conn, s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+	s.accepted[c] = true
+	return c, nil
+}
+
+// closeAccepted closes what was accepted, and what still is.
+func (s *streams) closeAccepted() (err error) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Keys(s.accepted))
+	s.closed = true
+	s.mu.Unlock()
+	for _, c := range all {
+		err = errors.Join(err, c.Close())
+	}
+	return err
 }
 
 func (s *streams) Addr() net.Addr { return s.address }

@@ -20,7 +20,9 @@ func overTCP(t *testing.T, name string, joins bool) *Log {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dial := func(ctx context.Context, address string) (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, "tcp", address) }
+	dial := func(ctx context.Context, address string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}
 	l, err := Open(Config{
 		Dir: filepath.Join(t.TempDir(), name), NodeID: name, Joins: joins, HeartbeatTimeout: 300 * time.Millisecond,
 		Transport: NewTransport(listener, listener.Addr().String(), dial, zap.NewNop()),
