@@ -53,9 +53,16 @@ var kinds = func() map[reflect.Type]string {
 // Kind is the command's name in the log.
 func Kind(c Command) string { return kinds[reflect.TypeOf(c)] }
 
-// CommandVersion is the version of the command format that this program writes, and the newest it reads. It grows with every change that
-// an older program would apply differently.
+// CommandVersion is the newest version of commands that this program reads and writes. It grows with every kind that is new, and with every
+// change that an older program would apply differently; table since says which kind.
 const CommandVersion = 1
+
+// since is the version of commands that a kind needs, where that is not 1: the one that it appeared in, or changed its meaning in.
+var since = map[string]int{}
+
+// NeededVersion is the version of commands that a program must know to apply c. It is what the log says of c, so that an older program stops only at
+// what it would apply differently.
+func NeededVersion(c Command) int { return max(1, since[Kind(c)]) }
 
 // commandMagic starts every command in the log.
 const commandMagic = "AVGC"
@@ -77,7 +84,7 @@ func EncodeCommand(c Command, by string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode command %s: %w", Kind(c), err)
 	}
-	data, err := json.Marshal(envelope{V: CommandVersion, Kind: Kind(c), By: by, Body: body})
+	data, err := json.Marshal(envelope{V: NeededVersion(c), Kind: Kind(c), By: by, Body: body})
 	if err != nil {
 		return nil, fmt.Errorf("encode command %s: %w", Kind(c), err)
 	}

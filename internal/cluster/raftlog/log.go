@@ -41,6 +41,9 @@ type Config struct {
 	Existing bool
 	// Version is that of this program. Every command says which program wrote it.
 	Version string
+	// Oldest is the newest version of commands that every member of the cluster knows (cluster.CommandVersion of its program). Apply refuses a
+	// command that needs a newer one. Default: that of this program.
+	Oldest func() int
 	// Logger gets Raft's own log. Default: none.
 	Logger *zap.Logger
 
@@ -58,6 +61,9 @@ func (c Config) withDefaults() Config {
 	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, heartbeat)
 	c.SnapshotThreshold = cmp.Or(c.SnapshotThreshold, 1024)
 	c.Logger = cmp.Or(c.Logger, zap.NewNop())
+	if c.Oldest == nil {
+		c.Oldest = func() int { return cluster.CommandVersion }
+	}
 	if c.wrap == nil {
 		c.wrap = func(s raftStore) raftStore { return s }
 	}
@@ -97,6 +103,12 @@ var ErrNotLeader = errors.New("this node is not the leader")
 // ErrClosed is wrapped by the errors of a Log that is closed.
 var ErrClosed = errors.New("the raft log is closed")
 
+// ErrRestoring is wrapped by Apply's error while a backup takes the place of the state.
+var ErrRestoring = errors.New("a backup is being restored: try again")
+
+// ErrOldMember is wrapped by Apply's error for a command that not every member knows.
+var ErrOldMember = errors.New("a member runs an older avgpiped that does not know this: update all nodes first")
+
 // Log replicates the state: commands go in at the leader, and every node's State follows. Its methods may be called
 // concurrently.
 type Log struct {
@@ -105,7 +117,8 @@ type Log struct {
 	store     *guard
 	snapshots *snapStore
 
-	opened time.Time
+	opened    time.Time
+	proposing sync.RWMutex // Apply holds it for reading, Restore for writing
 
 	mu      sync.Mutex
 	state   *cluster.State
@@ -279,9 +292,12 @@ func (l *Log) WaitReady(ctx context.Context) error {
 }
 
 // Apply proposes a command and waits until it is applied here. The error is the command's own (test with errors.Is against
-// ErrStaleGeneration and the like), or wraps ErrNotLeader, ErrClosed or the context's. When the context ends first, the
+// ErrStaleGeneration and the like), or wraps ErrNotLeader, ErrOldMember, ErrRestoring, ErrClosed or the context's. When the context ends first, the
 // command may still be applied later.
 func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, error) {
+	if needs, oldest := cluster.NeededVersion(c), l.config.Oldest(); needs > oldest {
+		return cluster.Result{}, fmt.Errorf("raft: %s: it needs version %d of commands, and a member knows %d: %w", cluster.Kind(c), needs, oldest, ErrOldMember)
+	}
 	data, err := cluster.EncodeCommand(c, l.config.Version)
 	if err == nil && len(data) > cluster.MaxCommandBytes {
 		err = fmt.Errorf("raft: %s: too large for the record of jobs: %d bytes, at most %d", cluster.Kind(c), len(data), cluster.MaxCommandBytes)
@@ -291,6 +307,10 @@ func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, err
 	}
 	applied := make(chan outcome, 1)
 	err = l.wait(ctx, cluster.Kind(c), func() error {
+		if !l.proposing.TryRLock() {
+			return ErrRestoring
+		}
+		defer l.proposing.RUnlock()
 		future := l.raft.Apply(data, applyTimeout)
 		if err := future.Error(); err != nil {
 			return err

@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,7 +30,8 @@ func (l *Log) Members() ([]Member, error) {
 	return all, nil
 }
 
-// Leadership tells whenever this node begins to lead, true, or does not any more, false. One reader reads it.
+// Leadership tells whenever this node begins to lead, true, or does not any more, false. One reader reads it. It holds the last value: a reader that is
+// slow may get true twice, and was out of the lead in between.
 func (l *Log) Leadership() <-chan bool { return l.raft.LeaderCh() }
 
 // Leading waits until this node leads and everything that was committed before is in State.
@@ -62,9 +64,31 @@ func (l *Log) AddNode(ctx context.Context, name, address string, voter bool) err
 	})
 }
 
-// RemoveNode ends that a node follows and votes. It is for the node that leads.
+// ErrOnlyVoter is wrapped where the only node that votes is to go.
+var ErrOnlyVoter = errors.New("no other node votes: add one first")
+
+// RemoveNode ends that a node follows and votes. It is for the node that leads. That one does not remove itself: it has another voter lead, and the
+// error wraps ErrNotLeader, or ErrOnlyVoter where there is none; the other one is then to be asked.
 func (l *Log) RemoveNode(ctx context.Context, name string) error {
-	return l.wait(ctx, "remove node "+name, func() error { return l.raft.RemoveServer(raft.ServerID(name), 0, applyTimeout).Error() })
+	if name != l.config.NodeID || !l.IsLeader() {
+		return l.wait(ctx, "remove node "+name, func() error { return l.raft.RemoveServer(raft.ServerID(name), 0, applyTimeout).Error() })
+	}
+	members, err := l.Members()
+	if err != nil {
+		return err
+	}
+	if others := Voters(members); len(others) < 2 {
+		return fmt.Errorf("raft: remove node %s, which leads: %w", name, ErrOnlyVoter)
+	}
+	if err := l.Transfer(ctx); err != nil {
+		return fmt.Errorf("raft: remove node %s, which leads: %w", name, err)
+	}
+	return fmt.Errorf("raft: remove node %s: another node leads from now on: %w", name, ErrNotLeader)
+}
+
+// Verify asks a majority whether this node leads still, for reads that must be current. Its error wraps ErrNotLeader where it does not.
+func (l *Log) Verify(ctx context.Context) error {
+	return l.wait(ctx, "verify that this node leads", func() error { return l.raft.VerifyLeader().Error() })
 }
 
 // Demote ends that a node votes; it follows.

@@ -2,11 +2,9 @@ package raftlog
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -18,13 +16,11 @@ import (
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 )
 
-// A Raft snapshot file: magic, version, length of the metadata, metadata (JSON), state, and a CRC-32C of all that
-// (docs/formats.md). Raft's own file store leaves the metadata, which holds index and term, without a checksum, and passes over what
+// A Raft snapshot is a sealed file of Raft's metadata and the state (docs/formats.md). Raft's own file store leaves the metadata, which holds index and term, without a checksum, and passes over what
 // it cannot read.
 const (
 	snapMagic   = "AVGRSNAP"
 	snapVersion = 1
-	snapPrefix  = 8 + 4 + 4
 	snapSuffix  = ".raftsnap"
 )
 
@@ -92,11 +88,7 @@ func (k *snapSink) write() error {
 	if err != nil {
 		return fmt.Errorf("write raft snapshot %s: %w", k.meta.ID, err)
 	}
-	data := append(make([]byte, 0, snapPrefix+len(head)+k.Len()+4), snapMagic...)
-	data = binary.LittleEndian.AppendUint32(data, snapVersion)
-	data = binary.LittleEndian.AppendUint32(data, uint32(len(head)))
-	data = append(append(data, head...), k.Bytes()...)
-	data = binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
+	data := sealFile(snapMagic, snapVersion, head, k.Bytes())
 	if err := checkpoint.WriteFile(k.store.path(k.meta.ID), data, 0o600); err != nil {
 		return fmt.Errorf("write raft snapshot %s: %w", k.meta.ID, err)
 	}
@@ -186,29 +178,14 @@ func (s *snapStore) load(id string) (*raft.SnapshotMeta, []byte, error) {
 
 // parseSnapshot checks the bytes of a snapshot file and splits them.
 func parseSnapshot(data []byte) (*raft.SnapshotMeta, []byte, error) {
-	if len(data) < snapPrefix+4 {
-		return nil, nil, fmt.Errorf("truncated: %d bytes, expected at least %d", len(data), snapPrefix+4)
-	}
-	if string(data[:8]) != snapMagic {
-		return nil, nil, fmt.Errorf("starts with %q, expected %q", data[:8], snapMagic)
-	}
-	if v := binary.LittleEndian.Uint32(data[8:]); v != snapVersion {
-		return nil, nil, fmt.Errorf("version %d, this program reads %d", v, snapVersion)
-	}
-	body, tail := data[:len(data)-4], data[len(data)-4:]
-	if found, expected := crc32.Checksum(body, castagnoli), binary.LittleEndian.Uint32(tail); found != expected {
-		return nil, nil, fmt.Errorf("truncated or damaged: checksum is %08x, expected %08x", found, expected)
-	}
-	body = body[snapPrefix:]
-	length := binary.LittleEndian.Uint32(data[12:])
-	if uint64(length) > uint64(len(body)) {
-		return nil, nil, fmt.Errorf("metadata claims %d bytes of %d", length, len(body))
+	head, state, err := unsealFile(snapMagic, snapVersion, data)
+	if err != nil {
+		return nil, nil, err
 	}
 	meta := &raft.SnapshotMeta{}
-	if err := json.Unmarshal(body[:length], meta); err != nil {
+	if err := json.Unmarshal(head, meta); err != nil {
 		return nil, nil, fmt.Errorf("metadata: %w", err)
 	}
-	state := body[length:]
 	meta.Size = int64(len(state))
 	return meta, state, nil
 }

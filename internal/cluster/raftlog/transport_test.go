@@ -13,8 +13,14 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
-// overTCP opens a log whose node is reached over TCP.
+// overTCP opens a new log whose node is reached over TCP.
 func overTCP(t *testing.T, name string, joins bool) *Log {
+	t.Helper()
+	return openTCP(t, Config{Dir: filepath.Join(t.TempDir(), name), NodeID: name, Joins: joins})
+}
+
+// openTCP opens a log whose node is reached over TCP, at a port of its own.
+func openTCP(t *testing.T, config Config) *Log {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -23,10 +29,9 @@ func overTCP(t *testing.T, name string, joins bool) *Log {
 	dial := func(ctx context.Context, address string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	}
-	l, err := Open(Config{
-		Dir: filepath.Join(t.TempDir(), name), NodeID: name, Joins: joins, HeartbeatTimeout: 300 * time.Millisecond,
-		Transport: NewTransport(listener, listener.Addr().String(), dial, zap.NewNop()),
-	})
+	config.HeartbeatTimeout = 300 * time.Millisecond
+	config.Transport = NewTransport(listener, listener.Addr().String(), dial, zap.NewNop())
+	l, err := Open(config)
 	if err != nil {
 		t.Fatal(err)
 	}
