@@ -128,6 +128,15 @@ gpu-smoke: ## bin/gpu-smoke, one file: checks and measures a GPU of NVIDIA on a 
 test-race: test-deps ## the concurrent packages under the race detector
 	$(TEST) -race $(TAGS) $(CONCURRENT)
 
+# How long each simulated cluster lives, in its own time, how many there are of each size, and the seed of the first.
+SIMULATED ?= 1h
+CLUSTERS  ?= 5
+SEED      ?= 1
+
+.PHONY: test-cluster
+test-cluster: ## the long form of the tests of replication: clusters that lose nodes and networks for hours of simulated time (SIMULATED=1h CLUSTERS=5 SEED=1)
+	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(SEED) -v
+
 .PHONY: fuzz
 fuzz: deps ## every fuzz target for FUZZTIME
 	@for package in $$(grep -rl --include='*_test.go' --exclude-dir='.?*' '^func Fuzz' . | xargs -r -n1 dirname | sort -u); do \
