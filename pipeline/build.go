@@ -35,7 +35,7 @@ func (g *Group) buildDevice(ctx context.Context, d *localDevice) error {
 			return fmt.Errorf("stage %d: %w", st.config.Index, err)
 		}
 	}
-	for p := range g.config.Pipelines {
+	for _, p := range g.config.here() {
 		runners := make(map[int]*runner)
 		for _, st := range d.stages {
 			runners[st.config.Index] = st.runners[p]
@@ -50,12 +50,14 @@ func (g *Group) buildDevice(ctx context.Context, d *localDevice) error {
 
 // buildStage builds one stage of all pipelines. On its executor.
 func (g *Group) buildStage(st *localStage) error {
-	for p := range g.config.Pipelines {
+	n := g.config.Pipelines
+	st.replicas, st.runners, st.feeders = make([]stage.Stage, n), make([]*runner, n), make([]*feeder, n)
+	for _, p := range g.config.here() {
 		s, err := st.config.Build(p)
 		if err != nil {
 			return fmt.Errorf("build it for pipeline %d: %w", p, err)
 		}
-		st.replicas = append(st.replicas, s)
+		st.replicas[p] = s
 		if ties := s.Ties(); len(ties) > 0 && g.config.Plan.Updates() > 0 {
 			return fmt.Errorf("%s is tied to a parameter of another stage: their gradients cannot be added where the plan takes optimizer steps "+
 				"inside of a batch; untie them, or use a plan without updates", ties[0].Name)
@@ -64,12 +66,10 @@ func (g *Group) buildStage(st *localStage) error {
 	if err := g.buildShard(st); err != nil {
 		return err
 	}
-	for p, s := range st.replicas {
-		r := g.newRunner(st, p, s)
-		if r.feeder = g.newFeeder(st, p, s); r.feeder != nil {
-			st.feeders = append(st.feeders, r.feeder)
-		}
-		st.runners = append(st.runners, r)
+	for _, p := range g.config.here() {
+		s := st.replicas[p]
+		st.runners[p], st.feeders[p] = g.newRunner(st, p, s), g.newFeeder(st, p, s)
+		st.runners[p].feeder = st.feeders[p]
 	}
 	return nil
 }
@@ -81,12 +81,9 @@ func (g *Group) stageID(st *localStage, pipeline int) stageID {
 
 func (g *Group) buildShard(st *localStage) error {
 	c := &g.config
-	members := make([]int, c.Pipelines)
-	for p := range members {
-		members[p] = p
-	}
+	members := everyPipeline(c.Pipelines)
 	needs := c.Method.Needs()
-	if c.Evaluation != nil {
+	if c.evaluates() {
 		st.eval = newEvaluator(g.stageID(st, 0), c, st)
 	}
 	st.snaps = newSnapshotter(st.config.Index, c, st.executor)
@@ -100,6 +97,8 @@ func (g *Group) buildShard(st *localStage) error {
 	if err := st.shard.allocate(); err != nil {
 		return err
 	}
+	st.peers = newPeers(g, st)
+	st.shard.peers = st.peers
 	if r := st.config.Restore; r != nil {
 		r.restore(st.shard)
 	}
@@ -136,7 +135,7 @@ func (g *Group) newFeeder(st *localStage, p int, s stage.Stage) *feeder {
 // evaluateStart starts the evaluation of the center that training starts from, if it is due.
 func (g *Group) evaluateStart(ctx context.Context) error {
 	round := g.config.StartRound
-	if g.config.Evaluation == nil || !g.config.Evaluation.Due(round) {
+	if !g.config.evaluates() || !g.config.Evaluation.Due(round) {
 		return nil
 	}
 	for _, st := range g.stages {
@@ -158,6 +157,9 @@ func (g *Group) closeStages(ctx context.Context) error {
 	var errs []error
 	for _, st := range g.stages {
 		for _, s := range st.replicas {
+			if s == nil {
+				continue // it trains elsewhere, or could not be built
+			}
 			errs = append(errs, st.executor.Do(ctx, trace.Span{Stage: st.config.Index, Micro: -1}, s.Close))
 		}
 	}

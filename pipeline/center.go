@@ -19,7 +19,8 @@ type shard struct {
 	index    int
 	config   *Config
 	executor *executor
-	stages   []stage.Stage // by pipeline
+	stages   []stage.Stage // by pipeline; nil of one that trains elsewhere
+	peers    *peers        // the processes of other groups
 	rules    elastic.Method
 	needs    elastic.Needs
 	vectors  elastic.Shard
@@ -90,6 +91,11 @@ func (s *shard) take(ctx context.Context, in input) error {
 	case in.capture:
 		return s.captureAll(ctx, in.round)
 	}
+	if s.needs.Timing == elastic.After {
+		if err := s.publish(ctx, in); err != nil {
+			return err
+		}
+	}
 	s.mu.Lock()
 	actions, err := s.center.Update(in.pipeline, in.round)
 	s.mu.Unlock()
@@ -97,6 +103,19 @@ func (s *shard) take(ctx context.Context, in input) error {
 		return err
 	}
 	return s.execute(ctx, actions)
+}
+
+// publish sends the message of a pipeline that trains here, which nothing changes before it is merged, to the other groups.
+func (s *shard) publish(ctx context.Context, in input) error {
+	if s.stages[in.pipeline] == nil || !s.peers.exist() {
+		return nil
+	}
+	span := trace.Span{Kind: trace.Average, Pipeline: in.pipeline, Stage: s.index, Micro: -1, Step: in.round*s.config.tau() - 1}
+	err := s.executor.Do(ctx, span, func() error { s.peers.fill(in.pipeline, in.round, s.message(in.pipeline, in.round)); return nil })
+	if err != nil {
+		return err
+	}
+	return s.peers.send(ctx)
 }
 
 // await returns when the shard has done everything that it was told before.
@@ -189,6 +208,9 @@ func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time
 		}
 		return nil
 	})
+	if err == nil {
+		err = s.peers.send(ctx)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -197,10 +219,14 @@ func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time
 
 // apply executes one action on the device.
 func (s *shard) apply(a elastic.Action) {
+	elsewhere := a.Pipeline < len(s.stages) && s.stages[a.Pipeline] == nil
 	switch a.Kind {
 	case elastic.Pull:
-		if !s.needs.Identity {
+		if !s.needs.Identity && !elsewhere {
 			s.rules.Pull(s.stages[a.Pipeline].Parameters(), s.message(a.Pipeline, a.Round), s.vectors.Center)
+			if s.needs.Timing == elastic.Before && s.peers.exist() {
+				s.peers.fill(a.Pipeline, a.Round, s.message(a.Pipeline, a.Round))
+			}
 		}
 	case elastic.Merge:
 		if !s.needs.Identity {
@@ -215,13 +241,15 @@ func (s *shard) apply(a elastic.Action) {
 			s.eval.vector.Copy(s.vectors.Center)
 		}
 	case elastic.Capture:
-		if !s.config.CenterOnly {
+		if !s.config.CenterOnly && !elsewhere {
 			s.snaps.capturePipeline(a.Round, a.Pipeline, s.stages[a.Pipeline])
 		}
 	case elastic.Snapshot:
 		s.snaps.captureCenter(a.Round, a.Count, s.vectors, s.needs.Identity)
 	case elastic.Admit:
-		s.stages[a.Pipeline].Parameters().Copy(s.vectors.Center)
+		if !elsewhere {
+			s.stages[a.Pipeline].Parameters().Copy(s.vectors.Center)
+		}
 	case elastic.Release: // nothing to compute
 	}
 }
@@ -271,7 +299,7 @@ func (s *shard) captureAll(ctx context.Context, round uint64) error {
 
 // allocate makes the shard's vectors on the stages' device and sets the center. On the executor.
 func (s *shard) allocate() error {
-	lead := s.stages[0]
+	lead := s.lead()
 	if s.needs.Identity {
 		s.vectors.Center = lead.Parameters()
 	} else {
@@ -300,11 +328,14 @@ func (s *shard) allocate() error {
 	return nil
 }
 
+// lead is the stage of the first pipeline that trains here.
+func (s *shard) lead() stage.Stage { return s.stages[s.config.here()[0]] }
+
 // newVector allocates one vector on the stages' device.
 func (s *shard) newVector(v *flat.Vector) error {
-	made, err := s.stages[0].NewVector()
+	made, err := s.lead().NewVector()
 	if err != nil {
-		return fmt.Errorf("allocate a vector of %d parameters for averaging: %w", s.stages[0].Shape().Parameters, err)
+		return fmt.Errorf("allocate a vector of %d parameters for averaging: %w", s.lead().Shape().Parameters, err)
 	}
 	*v = made
 	return nil

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -24,6 +25,12 @@ type Config struct {
 	MicroBatches int
 	// Pipelines is N. All start with the same weights.
 	Pipelines int
+	// Groups says which pipelines share devices: [[0 1] [2 3]] trains 0 and 1 on one set of devices, in processes of their own, and 2 and
+	// 3 on another. Every process keeps the center of its stages and merges the messages of all pipelines in the same order, so all
+	// copies of it have the same bits. Nil: all pipelines are one group.
+	Groups [][]int
+	// Group is the one that trains here.
+	Group int
 	// Method averages them; its Config's Tau is the batches in a round.
 	Method elastic.Method
 	// ClipNorm is the largest global gradient norm; gradients beyond it are scaled down to it. 0 does not clip, and saves
@@ -53,6 +60,9 @@ type Config struct {
 	// nearer the output: by convention it listens, and the other dials. Nil when all stages are here. The ends must obey
 	// wire.End, and belong to the group.
 	Connect func(ctx context.Context, l wire.Link, upper bool, s wire.Spec) (wire.End, error)
+	// Publish makes this process's end of a link that carries a pipeline's messages of one stage, which is both ends' stage, to the process of
+	// another group. It dials; there Connect listens, as the upper stage. Not needed with one group.
+	Publish func(ctx context.Context, l wire.Link, group int, s wire.Spec) (wire.End, error)
 	// Network, unless nil, has the lines that frames pass between devices, by their rows of the plan. It is the caller's, to close
 	// after Run.
 	Network *wire.Network
@@ -148,6 +158,10 @@ func (c *Config) Validate() error {
 	case c.ClipNorm > 0 && c.Plan.Updates() > 0:
 		return fmt.Errorf("clip norm is %v: the plan takes optimizer steps inside of a batch, and no stage waits there for the norm "+
 			"of the others; use 0, or a plan without updates", c.ClipNorm)
+	case c.Group < 0 || c.Group >= len(c.groups()) || !slices.Equal(slices.Sorted(slices.Values(slices.Concat(c.groups()...))), everyPipeline(c.Pipelines)):
+		return fmt.Errorf("group %d of %v: every one of %d pipelines must be in one group, and the group must be one of them", c.Group, c.Groups, c.Pipelines)
+	case len(c.groups()) > 1 && (c.Publish == nil || c.Connect == nil):
+		return errors.New("several groups of pipelines and no Publish or no Connect: the others cannot be reached")
 	case len(c.Stages) == 0 || len(c.Stages) < stages && c.Connect == nil:
 		return fmt.Errorf("pipeline group: %d of %d stages live here and Connect is nil: the others cannot be reached", len(c.Stages), stages)
 	}
@@ -173,3 +187,26 @@ func (c *Config) Validate() error {
 
 // tau is the batches in a round.
 func (c *Config) tau() uint64 { return uint64(c.Method.Config().Tau) }
+
+// groups are all groups of pipelines.
+func (c *Config) groups() [][]int {
+	if c.Groups == nil {
+		return [][]int{everyPipeline(c.Pipelines)}
+	}
+	return c.Groups
+}
+
+// here are the pipelines that train in this process.
+func (c *Config) here() []int { return c.groups()[c.Group] }
+
+// everyPipeline counts from 0.
+func everyPipeline(n int) []int {
+	all := make([]int, n)
+	for p := range all {
+		all[p] = p
+	}
+	return all
+}
+
+// evaluates reports whether the center is evaluated in this process: the copies of all groups are the same.
+func (c *Config) evaluates() bool { return c.Evaluation != nil && c.Group == 0 }

@@ -27,7 +27,7 @@ type evaluator struct {
 
 func newEvaluator(s stageID, c *Config, on *localStage) *evaluator {
 	v := &evaluator{
-		stageID: s, config: c, stage: on.replicas[0], source: on.config.EvaluationSource, executor: on.executor,
+		stageID: s, config: c, stage: on.lead(), source: on.config.EvaluationSource, executor: on.executor,
 		due: make(chan uint64, 1), free: make(chan struct{}, 1),
 	}
 	v.free <- struct{}{}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -41,12 +42,18 @@ type localDevice struct {
 type localStage struct {
 	config   StageConfig
 	executor *executor
-	replicas []stage.Stage // by pipeline
+	replicas []stage.Stage // by pipeline; nil of one that trains elsewhere, as below
 	runners  []*runner
-	feeders  []*feeder // by pipeline, on the first and the last stage; else none
+	feeders  []*feeder // on the first and the last stage; else nil
+	peers    *peers
 	shard    *shard
 	snaps    *snapshotter
 	eval     *evaluator // nil without evaluation
+}
+
+// lead is the stage of the first pipeline that trains here.
+func (st *localStage) lead() stage.Stage {
+	return st.replicas[slices.IndexFunc(st.replicas, func(s stage.Stage) bool { return s != nil })]
 }
 
 // New checks the configuration. Nothing starts before Run.
@@ -203,9 +210,14 @@ func (r *routines) run(tasks *errgroup.Group, f func() error) {
 func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 	ctxFeed, stopFeeding := context.WithCancel(ctx)
 	defer stopFeeding()
-	var feeders, runners routines
+	ctxRemotes, stopRemotes := context.WithCancel(ctx)
+	defer stopRemotes()
+	var feeders, runners, remotes routines
 	for _, st := range g.stages {
 		for _, f := range st.feeders {
+			if f == nil {
+				continue
+			}
 			feeders.run(tasks, func() error {
 				if err := f.run(ctxFeed); ctxFeed.Err() == nil {
 					return err
@@ -214,10 +226,22 @@ func (g *Group) trainBatches(ctx context.Context, tasks *errgroup.Group) error {
 			})
 		}
 		for _, r := range st.runners {
-			runners.run(tasks, func() error { return r.run(ctx) })
+			if r != nil {
+				runners.run(tasks, func() error { return r.run(ctx) })
+			}
+		}
+		for _, q := range st.peers.remotes {
+			remotes.run(tasks, func() error { return q.run(ctxRemotes) })
 		}
 	}
 	runners.Wait()
+	for _, st := range g.stages {
+		if err := st.peers.await(ctx, g.gate.last()); err != nil {
+			return err
+		}
+	}
+	stopRemotes()
+	remotes.Wait()
 	stopFeeding()
 	feeders.Wait()
 	return context.Cause(ctx)

@@ -78,7 +78,7 @@ func (w *wiring) connect(ctx context.Context) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for p := range w.config.Pipelines {
+	for _, p := range w.config.here() {
 		for k := range w.stages - 1 {
 			l := wire.Link{Purpose: wire.Training, Pipeline: p, Lower: k, Upper: k + 1}
 			w.join(ctx, group, l, w.depth[k], max(w.boundary(k), 8),
@@ -88,7 +88,8 @@ func (w *wiring) connect(ctx context.Context) error {
 		w.connectTies(ctx, group, p)
 		w.connectSources(group, p)
 	}
-	if w.config.Evaluation != nil {
+	w.connectPeers(ctx, group)
+	if w.config.evaluates() {
 		for k := range w.stages - 1 {
 			l := wire.Link{Purpose: wire.Evaluated, Pipeline: 0, Lower: k, Upper: k + 1}
 			w.join(ctx, group, l, 2, w.boundary(k),
@@ -102,10 +103,10 @@ func (w *wiring) connect(ctx context.Context) error {
 // boundary is the bytes of a micro-batch between stages k and k+1, one of which lives here if it matters.
 func (w *wiring) boundary(k int) int {
 	if st := w.local[k]; st != nil {
-		return st.replicas[0].Shape().OutputBytes
+		return st.lead().Shape().OutputBytes
 	}
 	if st := w.local[k+1]; st != nil {
-		return st.replicas[0].Shape().InputBytes
+		return st.lead().Shape().InputBytes
 	}
 	return 0
 }
@@ -114,7 +115,7 @@ func (w *wiring) boundary(k int) int {
 func (w *wiring) memory(stages ...int) func(n int) []byte {
 	for _, k := range stages {
 		if st := w.local[k]; st != nil {
-			if host := st.replicas[0].Buffers().Host; host != nil {
+			if host := st.lead().Buffers().Host; host != nil {
 				return host
 			}
 		}

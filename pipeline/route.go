@@ -188,7 +188,7 @@ func (w *wiring) openRoutes() error {
 		if lower == nil || upper == nil {
 			continue
 		}
-		below, above := lower.replicas[0].Buffers(), upper.replicas[0].Buffers()
+		below, above := lower.lead().Buffers(), upper.lead().Buffers()
 		if err := open(k, k+1, above.LandedInputs, below.Outputs); err != nil {
 			return err
 		}

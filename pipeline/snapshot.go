@@ -20,7 +20,7 @@ type Snapshot struct {
 	Round     uint64
 	Count     int             // pipelines whose updates are in the round
 	Center    []float32       // may share memory with Pipelines[0].Parameters
-	Pipelines []PipelineState // ascending; none with Config.CenterOnly: then each restarts from the center
+	Pipelines []PipelineState // of those that train here, ascending; none with Config.CenterOnly: then each restarts from the center
 }
 
 // PipelineState is one pipeline's part of a Snapshot.
@@ -225,6 +225,9 @@ func (s *snapshotter) enqueue(ctx context.Context) error {
 func (s *Snapshot) restore(sh *shard) {
 	sh.vectors.Center.Write(s.Center, 0)
 	for p, st := range sh.stages {
+		if st == nil {
+			continue
+		}
 		st.Parameters().Write(s.Center, 0)
 		for _, v := range st.State() {
 			v.Zero()
@@ -233,6 +236,9 @@ func (s *Snapshot) restore(sh *shard) {
 	}
 	for _, from := range s.Pipelines {
 		st := sh.stages[from.Pipeline]
+		if st == nil {
+			continue
+		}
 		st.Parameters().Write(from.Parameters, 0)
 		for j, v := range st.State() {
 			v.Write(from.State[j], 0)

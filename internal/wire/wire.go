@@ -21,13 +21,14 @@ const (
 	Norm                       // forward: the running squared gradient norm; backward: the total. One float64
 	Tied                       // the gradient of a tied parameter, between the first and the last stage
 	Evaluation                 // forward: boundary activations of an evaluation
+	Message                    // what a pipeline hands to the centers of its stage elsewhere in a round, which is the frame's step
 	closing                    // the last frame of a TCP link: why it ends
 	opening                    // the first frame of the dialling end: see hello
 	answering                  // that of the listening end: see reply
 )
 
 var kindNames = [...]string{
-	Activation: "activation", Gradient: "gradient", Norm: "norm", Tied: "tied gradient", Evaluation: "evaluation",
+	Activation: "activation", Gradient: "gradient", Norm: "norm", Tied: "tied gradient", Evaluation: "evaluation", Message: "averaging message",
 	closing: "closing", opening: "hello", answering: "reply",
 }
 
@@ -122,11 +123,12 @@ const (
 	Training  Purpose = iota + 1 // activations, gradients and norms, between neighbours
 	Ties                         // gradients of tied parameters, between the first and the last stage
 	Evaluated                    // evaluation forwards, between neighbours
+	Averaged                     // averaging messages of one stage, which is both ends', to the process of another group of pipelines
 )
 
 // String names the purpose in messages.
 func (p Purpose) String() string {
-	return nameOf("purpose", int(p), []string{Training: "training", Ties: "ties", Evaluated: "evaluation"})
+	return nameOf("purpose", int(p), []string{Training: "training", Ties: "ties", Evaluated: "evaluation", Averaged: "averaging"})
 }
 
 // Link names a link. Lower is the stage nearer the input; by convention its node dials and the other listens.

@@ -1,0 +1,252 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/stage"
+)
+
+// meeting pairs the ends of links between groups, whichever comes first.
+type meeting struct {
+	mu    sync.Mutex
+	pairs map[meetingKey]*[2]wire.End
+}
+
+type meetingKey struct {
+	link  wire.Link
+	group int // that listens
+}
+
+func (m *meeting) end(l wire.Link, group int, upper bool, s wire.Spec) (wire.End, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := meetingKey{l, group}
+	if m.pairs[k] == nil {
+		a, b, err := wire.NewPair(s)
+		if err != nil {
+			return nil, err
+		}
+		m.pairs[k] = &[2]wire.End{a, b}
+	}
+	if upper {
+		return m.pairs[k][1], nil
+	}
+	return m.pairs[k][0], nil
+}
+
+// inGroups makes a run of each group, and of each part of the stages, which reach each other.
+func inGroups(groups [][]int, parts [][]int, like func() *run) (all []*run) {
+	m := &meeting{pairs: map[meetingKey]*[2]wire.End{}}
+	for group := range groups {
+		for _, part := range parts {
+			r := like()
+			change := r.change
+			r.local = part
+			r.change = func(c *Config) {
+				c.Groups, c.Group = groups, group
+				c.Connect = func(_ context.Context, l wire.Link, upper bool, s wire.Spec) (wire.End, error) {
+					return m.end(l, group, upper, s)
+				}
+				c.Publish = func(_ context.Context, l wire.Link, to int, s wire.Spec) (wire.End, error) {
+					return m.end(l, to, false, s)
+				}
+				if change != nil {
+					change(c)
+				}
+			}
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// trainAll trains all runs at the same time.
+func trainAll(t *testing.T, all []*run) {
+	t.Helper()
+	running, ctx := errgroup.WithContext(t.Context())
+	for _, r := range all {
+		g, err := New(r.config(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() error {
+			defer r.collect(g)
+			return g.Run(ctx)
+		})
+	}
+	if err := running.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestGroupsOfPipelinesComputeTheSequentialModelToTheBit: every copy of the center, and every pipeline, wherever it trains.
+func TestGroupsOfPipelinesComputeTheSequentialModelToTheBit(t *testing.T) {
+	for name, groups := range map[string][][]int{
+		"two of one": {{0}, {1}}, "two of two": {{0, 1}, {2, 3}}, "uneven, not in order": {{2, 0}, {1}, {3}}, "three of one": {{0}, {1}, {2}},
+	} {
+		for _, pull := range pulls {
+			for _, parts := range [][][]int{{nil}, {{0}, {1, 2}}} {
+				t.Run(fmt.Sprintf("%s/%s/%d processes each", name, pull, len(parts)), func(t *testing.T) {
+					t.Parallel()
+					n := 0
+					for _, g := range groups {
+						n += len(g)
+					}
+					all := inGroups(groups, parts, func() *run {
+						return &run{
+							schedule: "afp", stages: 3, pipelines: n, micros: 3, rounds: 7, clip: 0.05, tied: 2, pull: pull, tau: 1 + n%2,
+							jitter: 100 * time.Microsecond,
+						}
+					})
+					trainAll(t, all)
+					want := all[0].sequential(t)
+					steps := 0
+					for _, r := range all {
+						r.compare(t, want)
+						steps += len(r.losses)
+					}
+					if steps != n*7*all[0].tau {
+						t.Errorf("%d steps were reported, want %d", steps, n*7*all[0].tau)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestSnapshotsOfGroupsAreConsistentCuts: each group delivers its pipelines, and the same center; together they are what one group delivers.
+func TestSnapshotsOfGroupsAreConsistentCuts(t *testing.T) {
+	for _, pull := range pulls {
+		all := inGroups([][]int{{0, 2}, {1}}, [][]int{nil}, func() *run {
+			return &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, pull: pull, jitter: 50 * time.Microsecond}
+		})
+		var trained []*Group
+		for _, r := range all {
+			change := r.change
+			var g *Group
+			r.change = func(c *Config) {
+				change(c)
+				c.Events.OnStarted = func() {
+					for round := uint64(1); round <= 6; round++ {
+						if earliest, ok := g.Commit(round, false); !ok {
+							t.Errorf("round %d refused, earliest %d", round, earliest)
+						}
+					}
+				}
+			}
+			var err error
+			if g, err = New(r.config(t)); err != nil {
+				t.Fatal(err)
+			}
+			trained = append(trained, g)
+		}
+		running, ctx := errgroup.WithContext(t.Context())
+		for _, g := range trained {
+			running.Go(func() error { return g.Run(ctx) })
+		}
+		if err := running.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for round := uint64(1); round <= 6; round++ {
+			s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, pull: pull}).sequential(t)
+			for k := range 2 {
+				a, b := all[0].snaps[round][k], all[1].snaps[round][k]
+				if a == nil || b == nil || len(a.Pipelines) != 2 || len(b.Pipelines) != 1 {
+					t.Fatalf("round %d, stage %d: %+v and %+v", round, k, a, b)
+				}
+				compareSnapshot(t, &Snapshot{Round: a.Round, Count: a.Count, Center: a.Center, Pipelines: []PipelineState{a.Pipelines[0], b.Pipelines[0], a.Pipelines[1]}}, s, k, round)
+				if !slices.Equal(a.Center, b.Center) {
+					t.Errorf("round %d, stage %d: centers %v and %v", round, k, a.Center, b.Center)
+				}
+			}
+		}
+	}
+}
+
+// TestGroupsResumeFromASnapshotOfOneGroup, and compute what one that never stopped computes.
+func TestGroupsResumeFromASnapshotOfOneGroup(t *testing.T) {
+	const at = 3
+	like := func() *run {
+		return &run{schedule: "afp", stages: 2, pipelines: 3, micros: 2, rounds: 8, clip: 0.05, pull: elastic.PullPredicted, jitter: 50 * time.Microsecond}
+	}
+	r := like()
+	var g *Group
+	r.change = func(c *Config) { c.Events.OnStarted = func() { g.Commit(at, false) } }
+	g, err := New(r.config(t))
+	if err == nil {
+		err = g.Run(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := inGroups([][]int{{1}, {0, 2}}, [][]int{nil}, func() *run {
+		again := like()
+		again.change = func(c *Config) {
+			c.StartRound = at
+			for k := range c.Stages {
+				c.Stages[k].Restore = r.snaps[at][c.Stages[k].Index]
+			}
+		}
+		again.prepare = func(f *fake, _ int) { f.params.Zero(); f.momentum[0] = 5 } // what is not restored shows
+		return again
+	})
+	trainAll(t, all)
+	want := r.sequential(t)
+	for _, r := range all {
+		r.compare(t, want)
+	}
+}
+
+// TestAGroupThatFailsEndsTheOthers: nobody waits for a message that does not come.
+func TestAGroupThatFailsEndsTheOthers(t *testing.T) {
+	broken := errors.New("the device of group 1 is gone")
+	all := inGroups([][]int{{0}, {1}}, [][]int{nil}, func() *run {
+		r := &run{schedule: "afp", stages: 2, pipelines: 2, micros: 2, rounds: 1000, clip: 0.05}
+		r.prepare = func(f *fake, p int) {
+			if p == 1 {
+				ops := 0
+				f.faults = func(string, stage.Micro) error {
+					if ops++; ops > 100 {
+						return broken
+					}
+					return nil
+				}
+			}
+		}
+		return r
+	})
+	errs := make([]error, len(all))
+	var running sync.WaitGroup
+	for i, r := range all {
+		g, err := New(r.config(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() { errs[i] = g.Run(t.Context()) })
+	}
+	running.Wait()
+	if !errors.Is(errs[1], broken) || errs[0] == nil || !strings.Contains(errs[0].Error(), "message of round") {
+		t.Errorf("the groups ended with %v and %v", errs[0], errs[1])
+	}
+}
+
+// TestGroupsThatAreNoPartition are refused.
+func TestGroupsThatAreNoPartition(t *testing.T) {
+	for _, groups := range [][][]int{{{0}}, {{0, 1}, {1}}, {{0}, {1, 2}}, {{0, 1}, {}}} {
+		r := &run{schedule: "afp", stages: 2, pipelines: 2, micros: 2, rounds: 1, change: func(c *Config) { c.Groups, c.Group = groups, 1 }}
+		if _, err := New(r.config(t)); err == nil {
+			t.Errorf("%v: accepted", groups)
+		}
+	}
+}
