@@ -19,6 +19,10 @@
 //
 //   - shard: the center's part of one stage. It executes what elastic.Center orders, snapshots rounds and evaluates the center.
 //
+//   - peers: the same stage of other groups of pipelines (Config.Groups), which train in processes of their own. Each keeps a copy of the center. The
+//     message of every pipeline goes to all of them, and each merges all messages in the same order, so the copies are the same to the bit; nobody
+//     owns the center, and no process has to be asked for it.
+//
 //   - Group: all of these together. It is what callers use.
 //
 // The caller's loop:

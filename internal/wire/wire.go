@@ -21,10 +21,10 @@ const (
 	Norm                       // forward: the running squared gradient norm; backward: the total. One float64
 	Tied                       // the gradient of a tied parameter, between the first and the last stage
 	Evaluation                 // forward: boundary activations of an evaluation
-	Message                    // what a pipeline hands to the centers of its stage elsewhere in a round, which is the frame's step
 	closing                    // the last frame of a TCP link: why it ends
 	opening                    // the first frame of the dialling end: see hello
 	answering                  // that of the listening end: see reply
+	Message                    // what a pipeline hands to the copies of its stage's center elsewhere; Step is the round
 )
 
 var kindNames = [...]string{
