@@ -167,6 +167,66 @@ type NodeStatus struct {
 	HiddenGPUs string   `json:"hidden_gpus,omitempty"`
 	Jobs       []string `json:"jobs"` // running here
 	UptimeS    float64  `json:"uptime_s"`
+	// Role is what the node is in the cluster, and State how it is, as the node that leads sees it.
+	Role  NodeRole  `json:"role"`
+	State NodeState `json:"state"`
+	// AgeS is how long ago the node last said so, in seconds.
+	AgeS float64 `json:"age_s"`
+	// Reason is why it is drained.
+	Reason string `json:"reason,omitempty"`
+}
+
+// NodeRole is what a node is in its cluster.
+type NodeRole string
+
+// The roles. A node that is alone leads.
+const (
+	RoleLeader   NodeRole = "leader"
+	RoleVoter    NodeRole = "voter"
+	RoleNonVoter NodeRole = "non-voter"
+)
+
+// NodeState is how a node is.
+type NodeState string
+
+// The states of nodes. Unknown is what a node that does not lead says of others.
+const (
+	NodeAlive    NodeState = "alive"
+	NodeSuspect  NodeState = "suspect" // it has not answered for some seconds
+	NodeDown     NodeState = "down"
+	NodeDraining NodeState = "draining" // nothing new is placed there
+	NodeDrained  NodeState = "drained"  // and nothing runs there any more
+	NodeUnknown  NodeState = "unknown"
+)
+
+// TokenRequest asks for a token, with which somebody is let in once.
+type TokenRequest struct {
+	Role   string  `json:"role"`           // node, admin, submit or view
+	User   string  `json:"user,omitempty"` // whom the certificate is for; not of a node
+	UID    uint32  `json:"uid,omitempty"`  // on the hosts of the cluster
+	ValidS float64 `json:"valid_s"`        // how long it can be used, in seconds
+}
+
+// TokenResponse answers it.
+type TokenResponse struct {
+	Token string `json:"token"`
+}
+
+// DrainRequest says why a node is drained.
+type DrainRequest struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// RenewRequest asks for another certificate of whoever asks with one.
+type RenewRequest struct {
+	CSR string `json:"csr"` // PEM
+}
+
+// RenewResponse answers it.
+type RenewResponse struct {
+	Certificate string   `json:"certificate"` // PEM
+	Authority   string   `json:"authority"`   // PEM, the newest last
+	Addresses   []string `json:"addresses"`   // of the nodes
 }
 
 // SubmitRequest is the body of POST /v1/jobs.

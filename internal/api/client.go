@@ -109,6 +109,35 @@ func (c *Client) ClearGPU(ctx context.Context, ref string) ([]NodeStatus, error)
 	return call[[]NodeStatus](ctx, c, http.MethodPost, PathGPUs+"/"+url.PathEscape(ref)+"/clear", nil)
 }
 
+// Token returns a token that lets somebody in once.
+func (c *Client) Token(ctx context.Context, r TokenRequest) (TokenResponse, error) {
+	return call[TokenResponse](ctx, c, http.MethodPost, PathTokens, r)
+}
+
+// Drain has nothing new placed on a node, and returns the nodes.
+func (c *Client) Drain(ctx context.Context, name string, r DrainRequest) ([]NodeStatus, error) {
+	return call[[]NodeStatus](ctx, c, http.MethodPost, PathNode(name, "drain"), r)
+}
+
+// Undrain takes Drain back, and returns the nodes.
+func (c *Client) Undrain(ctx context.Context, name string) ([]NodeStatus, error) {
+	return call[[]NodeStatus](ctx, c, http.MethodPost, PathNode(name, "resume"), nil)
+}
+
+// RemoveNode ends the membership of a node, and returns the others.
+func (c *Client) RemoveNode(ctx context.Context, name string, force bool) ([]NodeStatus, error) {
+	path := PathNode(name)
+	if force {
+		path += "?force=1"
+	}
+	return call[[]NodeStatus](ctx, c, http.MethodDelete, path, nil)
+}
+
+// Renew returns another certificate of whoever asks with one.
+func (c *Client) Renew(ctx context.Context, csr string) (RenewResponse, error) {
+	return call[RenewResponse](ctx, c, http.MethodPost, PathCertificate, RenewRequest{csr})
+}
+
 // Version returns the daemon's version.
 func (c *Client) Version(ctx context.Context) (VersionInfo, error) {
 	return call[VersionInfo](ctx, c, http.MethodGet, PathVersion, nil)

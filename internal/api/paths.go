@@ -12,6 +12,8 @@ const (
 	PathDryRun      = "/v1/dry-run"
 	PathNodes       = "/v1/nodes"
 	PathGPUs        = "/v1/gpus"
+	PathTokens      = "/v1/tokens"
+	PathCertificate = "/v1/certificate"
 	PathVersion     = "/v1/version"
 	PathDescription = "/v1/openapi.json"
 	PathMetrics     = "/metrics"
@@ -38,6 +40,11 @@ type VersionInfo struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`
 	Node    string `json:"node"`
+}
+
+// PathNode returns the path of a node, or of something below it.
+func PathNode(name string, below ...string) string {
+	return strings.Join(append([]string{PathNodes, url.PathEscape(name)}, below...), "/")
 }
 
 // PathJob returns the path of a job, or of something below it: PathJob("7", "watch").

@@ -112,7 +112,7 @@ func New(c Config) *Coordinator {
 // Stopping ends when the coordinator begins to stop.
 func (c *Coordinator) Stopping() context.Context { return c.stopping }
 
-// Close ends what runs in the background. Workers go on.
+// Close ends what runs in the background, and Run. Workers go on.
 func (c *Coordinator) Close() {
 	c.stop()
 	c.end()
@@ -138,6 +138,8 @@ func (c *Coordinator) Run(ctx context.Context) {
 		select {
 		case <-changed:
 		case <-c.raft.Failed():
+			return
+		case <-c.background.Done(): // of Close, as when this node does not lead any more
 			return
 		case <-ticker.C:
 		case <-asked:

@@ -110,8 +110,8 @@ var mayImport = map[string][]string{
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
-		"internal/accounting", "internal/archive", "internal/objectstore", "internal/admission", "internal/agent", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
-		"internal/access", "internal/audit", "internal/server", "job", "schedule", "stage/model", "tuner",
+		"internal/accounting", "internal/archive", "internal/objectstore", "internal/admission", "internal/agent", "internal/agent/remote", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
+		"internal/access", "internal/audit", "internal/mux", "internal/pki", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/modeldir", "internal/nearest", "internal/outputdir",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/shard", "internal/trace", "internal/words",

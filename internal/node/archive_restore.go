@@ -62,7 +62,7 @@ func (a *archiver) fetch(ctx context.Context, id string, at *archive.Archive, r 
 		}
 		fetched++
 	}
-	a.node.coordinator.Say(id, "files were read from the bucket", zap.Uint64("round", r.Manifest().Round), zap.Int("files", fetched), zap.String("store", at.At.String()))
+	a.node.coordinator().Say(id, "files were read from the bucket", zap.Uint64("round", r.Manifest().Round), zap.Int("files", fetched), zap.String("store", at.At.String()))
 	return nil
 }
 

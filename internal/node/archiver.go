@@ -101,7 +101,7 @@ var errNoStore = errors.New("the job has no center.store")
 
 // of is the archive of a job.
 func (a *archiver) of(j *cluster.Job) (*archive.Archive, *spec.Spec, error) {
-	s, err := a.node.coordinator.Spec(j)
+	s, err := a.node.coordinator().Spec(j)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -127,7 +127,7 @@ func (a *archiver) saveAll(ctx context.Context, id string, at *archive.Archive) 
 	for try := 0; ctx.Err() == nil; {
 		round, skipped, err := a.save(ctx, id, at)
 		if len(skipped) > 0 && err == nil {
-			n.coordinator.Say(id, "the bucket is slower than commits; rounds are left out of it", zap.Uint64s("rounds", skipped))
+			n.coordinator().Say(id, "the bucket is slower than commits; rounds are left out of it", zap.Uint64s("rounds", skipped))
 		}
 		if a.note(id, round, err) {
 			return
@@ -175,17 +175,17 @@ func (a *archiver) note(id string, round uint64, err error) (done bool) {
 // save saves the newest round of a job, whose files stay meanwhile. A job that is gone has none.
 func (a *archiver) save(ctx context.Context, id string, at *archive.Archive) (round uint64, skipped []uint64, err error) {
 	n := a.node
-	kept := n.coordinator.Pin(id)
+	kept := n.coordinator().Pin(id)
 	if len(kept) == 0 {
 		return 0, nil, nil
 	}
-	defer n.coordinator.Unpin(kept)
+	defer n.coordinator().Unpin(kept)
 	m := kept[len(kept)-1]
 	j, err := n.raft.State().Job(id)
 	if err != nil {
 		return 0, nil, nil // it was removed
 	}
-	s, err := n.coordinator.Spec(j)
+	s, err := n.coordinator().Spec(j)
 	if err != nil {
 		return m.Round, nil, err
 	}

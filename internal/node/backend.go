@@ -58,7 +58,7 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil {
 		return none, fmt.Errorf("submit %s: %w", r.File, err)
 	}
-	err = n.coordinator.Record(ctx, result.Job)
+	err = n.coordinator().Record(ctx, result.Job)
 	if err == nil {
 		_, err = n.keepObject(result.Job, []byte(r.Source))
 	}
@@ -66,7 +66,7 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil { // the job is queued, so this is no refusal
 		warnings = append(warnings, fmt.Sprintf("no copy of the job's record can be kept yet: %v", err))
 	}
-	n.coordinator.Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Uint32("user", peer.UID),
+	n.coordinator().Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Uint32("user", peer.UID),
 		zap.Strings("choices", s.Why), zap.Strings("warnings", warnings))
 	return api.SubmitResponse{ID: result.Job, Warnings: warnings, Export: planned(s)}, nil
 }
@@ -97,7 +97,7 @@ func (n *node) pendingOutputs() map[string]string {
 		if j.State.Ended() && !n.exports.due(j) {
 			continue // if it was written, the directory tells
 		}
-		if s, err := n.coordinator.Spec(j); err == nil && s.Job.Output.Dir != "" {
+		if s, err := n.coordinator().Spec(j); err == nil && s.Job.Output.Dir != "" {
 			pending[s.Job.Output.Dir] = j.ID
 		}
 	}
@@ -162,7 +162,7 @@ func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobS
 	case err != nil:
 		return api.JobStatus{}, fmt.Errorf("cancel job %s: %w", j.ID, err)
 	}
-	n.coordinator.Say(j.ID, "somebody asked to cancel the job", zap.String("user", by.String()))
+	n.coordinator().Say(j.ID, "somebody asked to cancel the job", zap.String("user", by.String()))
 	return n.Job(ctx, j.ID)
 }
 
@@ -171,11 +171,11 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	kept := n.coordinator.Pin(j.ID)
+	kept := n.coordinator().Pin(j.ID)
 	if len(kept) == 0 {
 		return api.Errorf(http.StatusConflict, "job %s has no committed round yet, so there is no model; it is %s", j.ID, j.State)
 	}
-	defer n.coordinator.Unpin(kept)
+	defer n.coordinator().Unpin(kept)
 	built, err := n.buildModel(j)
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	notice := ""
 	if len(faults) > 0 {
 		notice = fmt.Sprintf("this is round %d: newer ones cannot be read: %s", m.Round, coordinator.Texts(faults))
-		n.coordinator.Say(j.ID, "exporting an older round", zap.Uint64("round", m.Round), zap.Errors("faults", faults))
+		n.coordinator().Say(j.ID, "exporting an older round", zap.Uint64("round", m.Round), zap.Errors("faults", faults))
 	}
 	dir := control.ModelDir(agent.JobDir(n.config.StateDir, j.ID))
 	store := shard.StoreAt(control.ShardDir(agent.JobDir(n.config.StateDir, j.ID)))
@@ -203,7 +203,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 
 // buildModel makes the model that a job trains.
 func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
-	s, err := n.coordinator.Spec(j)
+	s, err := n.coordinator().Spec(j)
 	if err != nil {
 		return nil, err
 	}
@@ -226,23 +226,6 @@ func (n *node) Log(ctx context.Context, ref string, r api.LogRequest) (server.Lo
 		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
 	}
 	return &patientLog{LogFile: reader, readers: &n.readers, job: j.ID}, nil
-}
-
-func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
-	jobs := []string{}
-	for id, v := range n.coordinator.Published().Jobs {
-		if slices.Contains(v.Nodes, n.id) {
-			jobs = append(jobs, id)
-		}
-	}
-	devices := make([]string, len(n.config.Cores))
-	for i, c := range n.config.Cores {
-		devices[i] = fmt.Sprintf("cpu core %d", c)
-	}
-	return []api.NodeStatus{{
-		ID: n.id, Address: n.config.Socket, Leader: n.raft.IsLeader(), Version: n.config.Version, Cores: len(n.config.Cores),
-		Devices: devices, GPUs: n.gpus.Status(), HiddenGPUs: n.gpus.Hidden(), Jobs: jobs, UptimeS: time.Since(n.started).Seconds(),
-	}}, nil
 }
 
 func (n *node) Version() api.VersionInfo {

@@ -34,6 +34,11 @@ type Config struct {
 	AdminGroup string
 	// MetricsAddress, host:port, serves metrics and health over TCP, without a check of who asks. Empty: nothing does.
 	MetricsAddress string
+	// Listen, host:port, is where the other nodes and clients with certificates reach a node that is one of several. Required of those, and empty
+	// of a node that is alone.
+	Listen string
+	// Advertise is the address that the others are told. Default: Listen.
+	Advertise string
 	// NodeID names the node for good; the first start writes it down. Default: the host's name.
 	NodeID string
 	// Cores are the processor cores that jobs compute on. Default: all that the process may use.

@@ -96,7 +96,7 @@ func (e *exporter) due(j *cluster.Job) bool {
 	if j.State != cluster.Done {
 		return false
 	}
-	s, err := e.node.coordinator.Spec(j)
+	s, err := e.node.coordinator().Spec(j)
 	return err == nil && s.Output != nil && s.Output.Refused == "" && e.record(j.ID).Ended == nil
 }
 
@@ -136,7 +136,7 @@ const (
 // export writes the model of a job that is done.
 func (e *exporter) export(ctx context.Context, j *cluster.Job) {
 	n := e.node
-	s, err := n.coordinator.Spec(j)
+	s, err := n.coordinator().Spec(j)
 	if err != nil {
 		return // due has read it
 	}
@@ -167,7 +167,7 @@ func (e *exporter) export(ctx context.Context, j *cluster.Job) {
 		n.log.Warn(text, zap.String("job", j.ID), zap.String("directory", t.Dir), zap.Error(err))
 		n.agent.Log(j.ID, zap.WarnLevel, text, zap.String("directory", t.Dir), zap.Error(err))
 	} else {
-		n.coordinator.Say(j.ID, "the model was written to output.dir", zap.String("directory", t.Dir))
+		n.coordinator().Say(j.ID, "the model was written to output.dir", zap.String("directory", t.Dir))
 	}
 	e.keep(j.ID, r)
 }

@@ -59,10 +59,10 @@ func (n *node) importJob(ctx context.Context, r api.SubmitRequest, peer server.P
 		return none, err
 	}
 	if err := n.takeFiles(ctx, j, from, round); err != nil {
-		removed := n.coordinator.Remove(context.WithoutCancel(ctx), j.ID, "its files could not be read from "+r.From)
+		removed := n.coordinator().Remove(context.WithoutCancel(ctx), j.ID, "its files could not be read from "+r.From)
 		return refuse(http.StatusServiceUnavailable, "%v", errors.Join(err, removed))
 	}
-	n.coordinator.Say(j.ID, "submitted from a bucket", zap.String("store", r.From), zap.Uint64("round", j.CommittedRound()), zap.Uint32("user", peer.UID))
+	n.coordinator().Say(j.ID, "submitted from a bucket", zap.String("store", r.From), zap.Uint64("round", j.CommittedRound()), zap.Uint32("user", peer.UID))
 	return api.SubmitResponse{ID: j.ID, Warnings: append([]string{}, s.Warnings...), Export: planned(s)}, nil
 }
 
@@ -105,7 +105,7 @@ func (n *node) begin(ctx context.Context, j *cluster.Job) error {
 		j.ID = strconv.FormatUint(next, 10)
 		_, err := n.raft.Apply(ctx, &cluster.RestoreJob{Saved: *j})
 		if err == nil {
-			return n.coordinator.Record(ctx, j.ID)
+			return n.coordinator().Record(ctx, j.ID)
 		}
 		if _, known := n.raft.State().Job(j.ID); known != nil { // somebody else has not taken the number
 			return fmt.Errorf("submit from a bucket: %w", err)
@@ -124,5 +124,5 @@ func (n *node) takeFiles(ctx context.Context, j *cluster.Job, from *archive.Arch
 	if err != nil {
 		return err
 	}
-	return n.coordinator.Resumed(ctx, j.ID)
+	return n.coordinator().Resumed(ctx, j.ID)
 }

@@ -20,7 +20,7 @@ import (
 const tickBound = 5 * time.Second
 
 func (n *node) Ready(ctx context.Context) []server.Check {
-	tick := tickError(n.coordinator.Published().Tick, n.started, time.Now())
+	tick := tickError(n.coordinator().Published().Tick, n.started, time.Now())
 	return []server.Check{{Name: "raft", Err: n.raft.Ready()}, {Name: "coordinator", Err: tick}, {Name: "socket", Err: n.answers(ctx)}}
 }
 
@@ -47,7 +47,7 @@ func (n *node) answers(ctx context.Context) error {
 }
 
 func (n *node) NodeMetrics() server.NodeMetrics {
-	p, counts := n.coordinator.Published(), &n.coordinator.Counts
+	p, counts := n.coordinator().Published(), &n.coordinator().Counts
 	m := server.NodeMetrics{
 		Cores: len(n.config.Cores), CoresFree: p.FreeCores, Leader: n.raft.IsLeader(), RaftApplied: n.raft.Applied(), StateFree: -1, StateSize: -1,
 		Ended:   map[api.State]uint64{api.Done: counts.Done.Load(), api.Failed: counts.Failed.Load(), api.Cancelled: counts.Cancelled.Load()},
@@ -100,7 +100,7 @@ func (n *node) watchdog(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		last := n.coordinator.Published().Tick
+		last := n.coordinator().Published().Tick
 		if last.IsZero() { // it has not looked at the jobs yet
 			last = n.started
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -18,7 +20,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/server"
-	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // leaderTimeout bounds the wait for Raft at the start. A lone node needs a tenth of a second.
@@ -26,20 +27,23 @@ const leaderTimeout = 30 * time.Second
 
 // node is a running daemon.
 type node struct {
-	config      Config
-	id          string
-	log         *zap.Logger
-	inspect     *admission.Inspector
-	raft        *raftlog.Log
-	agent       *agent.Local
-	coordinator *coordinator.Coordinator
-	started     time.Time
-	kept        sync.Map // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
-	exports     *exporter
-	archives    *archiver
-	readers     readers
-	gpus        *gpu.Monitor
-	audit       *audit.Log
+	config   Config
+	id       string
+	log      *zap.Logger
+	inspect  *admission.Inspector
+	raft     *raftlog.Log
+	agent    *agent.Local
+	member   *member // nil: this node is alone
+	seen     seen
+	leads    atomic.Bool // this node leads, and its coordinator has begun
+	leading  atomic.Pointer[coordinator.Coordinator]
+	started  time.Time
+	kept     sync.Map // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
+	exports  *exporter
+	archives *archiver
+	readers  readers
+	gpus     *gpu.Monitor
+	audit    *audit.Log
 }
 
 // Run runs the daemon until ctx ends, then lets every job commit and its worker end, for a bounded time, and returns. Any
@@ -67,35 +71,41 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, book.Close()) }()
-	id, raft, err := openState(ctx, c)
+	m, err := openMember(ctx, c, book)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	id, raft, err := openState(ctx, c, m)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, raft.Close()) }()
+	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, started: time.Now(), gpus: gpus, audit: book, member: m}
 	here, err := agent.Open(agent.Config{
 		Node: id, StateDir: c.StateDir, Worker: c.WorkerCommand, Tuning: c.TuneCommand, Graphics: c.Graphics, Log: c.Log,
-		Limits: func() agent.Limits { return c.Limits().Agent },
+		Limits: func() agent.Limits { return c.Limits().Agent }, Info: n.info, Peers: n.peer,
 	})
 	if err != nil {
 		return err
 	}
 	defer here.Close()
+	n.agent = here
 	here.Tidy(ctx, raft.State())
-	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, agent: here, started: time.Now(), gpus: gpus, audit: book}
 	n.archives = newArchiver(n, c.Buckets)
 	n.exports = &exporter{node: n, records: map[string]exportRecord{}}
-	alone := []coordinator.Node{{Name: id, Cores: c.Cores, MemoryBytes: spec.HostMemory(), GPUs: gpus.GPUs, Excludes: gpus.Excludes, Agent: here}}
-	n.coordinator = coordinator.New(coordinator.Config{
-		Nodes: func() []coordinator.Node { return alone }, Raft: raft, KeepReport: n.keepObject, DriftHold: c.DriftHold, Log: c.Log, OnStop: n.notifyStop,
-		Limits: func() coordinator.Limits { return c.Limits().Jobs }, Spare: n.exports.due,
-	})
-	defer n.coordinator.Close()
+	n.rest()
+	defer func() { n.coordinator().Close() }()
 	return n.run(ctx)
 }
 
 // openState opens what the state directory holds, or begins it. The caller closes the log.
-func openState(ctx context.Context, c Config) (id string, raft *raftlog.Log, err error) {
-	who, kept, err := readIdentity(c.StateDir, c.NodeID)
+func openState(ctx context.Context, c Config, m *member) (id string, raft *raftlog.Log, err error) {
+	wanted := c.NodeID
+	if m != nil {
+		wanted = m.identity.Name()
+	}
+	who, kept, err := readIdentity(c.StateDir, wanted)
 	if err != nil {
 		return "", nil, err
 	}
@@ -103,11 +113,17 @@ func openState(ctx context.Context, c Config) (id string, raft *raftlog.Log, err
 	if err != nil {
 		return "", nil, err
 	}
-	raft, err = raftlog.Open(raftlog.Config{
-		Dir: raftDir(c.StateDir), NodeID: who.Node, Existing: kept || len(jobs) > 0, Version: c.Version, Logger: c.Log,
-	})
+	config := raftlog.Config{Dir: raftDir(c.StateDir), NodeID: who.Node, Existing: kept || len(jobs) > 0, Version: c.Version, Logger: c.Log}
+	if m != nil {
+		m.configure(&config, c.Log)
+	}
+	raft, err = raftlog.Open(config)
 	if err != nil {
 		return "", nil, err
+	}
+	if m != nil && (kept || !m.begun()) { // it serves while it waits for the others
+		m.follow(raft)
+		return who.Node, raft, nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, leaderTimeout)
 	defer cancel()
@@ -118,6 +134,9 @@ func openState(ctx context.Context, c Config) (id string, raft *raftlog.Log, err
 	if err != nil {
 		return "", nil, errors.Join(err, raft.Close())
 	}
+	if m != nil {
+		m.follow(raft)
+	}
 	return who.Node, raft, nil
 }
 
@@ -125,36 +144,35 @@ func openState(ctx context.Context, c Config) (id string, raft *raftlog.Log, err
 func (n *node) run(ctx context.Context) error {
 	background, end := context.WithCancel(context.WithoutCancel(ctx)) // of what outlives ctx
 	defer end()
-	if err := n.coordinator.Adopt(ctx); err != nil {
-		return err
+	if n.member == nil {
+		if err := n.beginTerm(ctx); err != nil {
+			return err
+		}
 	}
 	listener, monitoring, err := n.listen(ctx)
 	if err != nil {
 		return err
 	}
 	group, running := errgroup.WithContext(ctx) // ends with ctx, or when one of the parts fails
-	group.Go(func() error {
-		return server.Serve(background, server.Config{Listener: listener, Backend: n, Log: n.log, AdminGroup: n.config.AdminGroup, Audit: n.audit.Write})
-	})
+	group.Go(func() error { return server.Serve(background, n.serverConfig(listener)) })
 	if monitoring != nil {
 		group.Go(func() error { return server.ServeMonitoring(background, monitoring, n, n.log) })
 	}
 	group.Go(func() error { return n.watchRaft(background) })
-	for _, part := range []func(context.Context){n.watchdog, n.coordinator.RetainJobs, n.gpus.Run} {
+	for _, part := range []func(context.Context){n.watchdog, n.gpus.Run} {
 		group.Go(func() error {
 			part(background)
 			return nil
 		})
 	}
-	for _, part := range []func(context.Context){n.exports.run, n.archives.run} {
-		group.Go(func() error {
-			part(running)
-			return nil
-		})
-	}
+	n.serveMembers(background, group)
 	group.Go(func() error {
 		defer end()
-		n.coordinator.Run(running)
+		if n.member != nil {
+			n.terms(running)
+		} else {
+			n.coordinate(running, background)
+		}
 		return nil
 	})
 	n.log.Info("ready", zap.String("node", n.id), zap.String("socket", n.config.Socket), zap.String("state", n.config.StateDir),
@@ -166,8 +184,17 @@ func (n *node) run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// serverConfig is that of the API on a listener.
+func (n *node) serverConfig(l net.Listener) server.Config {
+	c := server.Config{Listener: l, Backend: n, Log: n.log, AdminGroup: n.config.AdminGroup, Audit: n.audit.Write}
+	if n.member != nil {
+		c.Cluster = n
+	}
+	return c
+}
+
 // stopping reports whether the daemon has begun to stop.
-func (n *node) stopping() bool { return n.coordinator.Stopping().Err() != nil }
+func (n *node) stopping() bool { return n.coordinator().Stopping().Err() != nil }
 
 // watchRaft waits until Raft's files fail, or ctx ends. Without them nothing can be decided: the coordinator ends, the workers
 // train on, and the next daemon adopts them.

@@ -27,7 +27,7 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 		return api.Explanation{}, err
 	}
 	status := n.describe(ctx, j)
-	s, err := n.coordinator.Spec(j)
+	s, err := n.coordinator().Spec(j)
 	if err != nil {
 		return api.Explanation{}, err
 	}
@@ -137,7 +137,7 @@ func (n *node) predict(ctx context.Context, s *spec.Spec, out *api.DryRun) (*spe
 
 // price has a process of its own say what a spec would take.
 func (n *node) price(ctx context.Context, s *spec.Spec) (*tuner.Report, error) {
-	last, err := n.coordinator.Price(ctx, s)
+	last, err := n.coordinator().Price(ctx, s)
 	switch {
 	case err != nil:
 		return nil, err
@@ -163,7 +163,7 @@ func (n *node) Tune(ctx context.Context, r api.SubmitRequest, peer server.Peer, 
 			return err
 		}
 	}
-	last, err := n.coordinator.Tune(ctx, s, each)
+	last, err := n.coordinator().Tune(ctx, s, each)
 	switch {
 	case err != nil && n.stopping(): // requests end as well, and with them ctx
 		last = api.TuneUpdate{Error: fmt.Sprintf("tune %s: the daemon is stopping", r.File)}

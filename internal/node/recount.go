@@ -23,7 +23,7 @@ func (n *node) recount(j *cluster.Job, r api.ResumeRequest) (*spec.Spec, error) 
 		return nil, api.Errorf(http.StatusConflict, "resume job %s: it is %s, and its counts change only once it has ended; "+
 			"`avgpipectl cancel %[1]s` first", j.ID, j.State)
 	}
-	s, err := n.coordinator.Spec(j)
+	s, err := n.coordinator().Spec(j)
 	if err != nil {
 		return nil, err
 	}

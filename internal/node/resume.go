@@ -30,7 +30,7 @@ func (n *node) Remove(ctx context.Context, ref string, by server.Peer) (api.JobS
 		return last, api.Errorf(http.StatusConflict, "remove job %s (%s): it is %s: cancel it first (avgpipectl cancel %s), or let --force do so",
 			j.ID, j.Name, j.State, j.ID)
 	}
-	if err := n.coordinator.Remove(ctx, j.ID, by.String()+" asked for it"); err != nil {
+	if err := n.coordinator().Remove(ctx, j.ID, by.String()+" asked for it"); err != nil {
 		return last, api.Errorf(http.StatusServiceUnavailable, "remove job %s: %v", j.ID, err)
 	}
 	for {
@@ -40,10 +40,10 @@ func (n *node) Remove(ctx context.Context, ref string, by server.Peer) (api.JobS
 		}
 		select {
 		case <-changed:
-		case <-n.coordinator.Stopping().Done():
+		case <-n.coordinator().Stopping().Done():
 			return last, api.Errorf(http.StatusServiceUnavailable, "remove job %s: the daemon is stopping", j.ID)
 		case <-ctx.Done():
-			return last, fmt.Errorf("remove job %s: %w: %s", j.ID, ctx.Err(), n.coordinator.Published().Jobs[j.ID].Note)
+			return last, fmt.Errorf("remove job %s: %w: %s", j.ID, ctx.Err(), n.coordinator().Published().Jobs[j.ID].Note)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	refuse := func(format string, args ...any) (api.JobStatus, error) {
 		return api.JobStatus{}, api.Errorf(http.StatusConflict, "resume job %s: %s", j.ID, fmt.Sprintf(format, args...))
 	}
-	if why := notResumable(j, n.coordinator.Published().Jobs[j.ID].Waits); why != "" {
+	if why := notResumable(j, n.coordinator().Published().Jobs[j.ID].Waits); why != "" {
 		return refuse("%s", why)
 	}
 	if from := roundToResume(j, r); from != nil && !r.DryRun && (j.State.Ended() || r.FromRound > 0) {
@@ -102,10 +102,10 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	case err != nil:
 		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
 	}
-	if err := n.coordinator.Resumed(ctx, j.ID); err != nil {
+	if err := n.coordinator().Resumed(ctx, j.ID); err != nil {
 		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
 	}
-	n.coordinator.Say(j.ID, "resumed", zap.String("reason", command.Reason))
+	n.coordinator().Say(j.ID, "resumed", zap.String("reason", command.Reason))
 	return n.Job(ctx, j.ID)
 }
 

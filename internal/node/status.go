@@ -12,11 +12,11 @@ import (
 
 // describe is the status of a job for users.
 func (n *node) describe(ctx context.Context, j *cluster.Job) api.JobStatus {
-	v := n.coordinator.Published().Jobs[j.ID]
+	v := n.coordinator().Published().Jobs[j.ID]
 	if j.State.Ended() {
 		v.Status = lastOf(j, v.Status, n.lastStatus(ctx, j))
 	}
-	s, err := n.coordinator.Spec(j)
+	s, err := n.coordinator().Spec(j)
 	if err != nil {
 		s = nil // the reason says so
 	}

@@ -175,11 +175,15 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 			body := ""
 			if o.RequestBody != nil {
 				body = `{"file": "job.yaml", "source": "", "base": "/"}`
-				if strings.HasSuffix(path, "/resume") {
-					body = `{"from_round": 1}`
+				for suffix, other := range map[string]string{
+					"/resume": `{"from_round": 1}`, "/tokens": `{"role": "node", "valid_s": 60}`, "/certificate": `{"csr": "-----BEGIN X-----\nAQ==\n-----END X-----\n"}`, "/drain": `{"reason": "x"}`,
+				} {
+					if strings.HasSuffix(path, suffix) {
+						body = other
+					}
 				}
 			}
-			answer := ask(t, socket, strings.ToUpper(method), strings.ReplaceAll(path, "{job}", "1"), body)
+			answer := ask(t, socket, strings.ToUpper(method), strings.NewReplacer("{job}", "1", "{node}", "n").Replace(path), body)
 			for status, r := range o.Responses {
 				for kind := range r.Content {
 					name := strings.ToUpper(method) + " " + path
@@ -310,4 +314,39 @@ func TestEveryCodeIsOfOneStatus(t *testing.T) {
 
 func (f *fake) Remove(ctx context.Context, ref string, _ server.Peer) (api.JobStatus, error) {
 	return f.Job(ctx, ref)
+}
+
+func (f *fake) CreateToken(context.Context, string, string, uint32, time.Duration, server.Peer) (string, error) {
+	return "token", f.failure
+}
+
+func (f *fake) Drain(ctx context.Context, _, _ string, _ server.Peer) ([]api.NodeStatus, error) {
+	return f.Nodes(ctx)
+}
+
+func (s *sent) Drain(context.Context, string, string, server.Peer) (n []api.NodeStatus, err error) {
+	s.d.fill(reflect.ValueOf(&n).Elem())
+	return n, nil
+}
+
+func (f *fake) Undrain(ctx context.Context, _ string, _ server.Peer) ([]api.NodeStatus, error) {
+	return f.Nodes(ctx)
+}
+
+func (s *sent) Undrain(context.Context, string, server.Peer) (n []api.NodeStatus, err error) {
+	s.d.fill(reflect.ValueOf(&n).Elem())
+	return n, nil
+}
+
+func (f *fake) RemoveNode(ctx context.Context, _ string, _ bool, _ server.Peer) ([]api.NodeStatus, error) {
+	return f.Nodes(ctx)
+}
+
+func (s *sent) RemoveNode(context.Context, string, bool, server.Peer) (n []api.NodeStatus, err error) {
+	s.d.fill(reflect.ValueOf(&n).Elem())
+	return n, nil
+}
+
+func (f *fake) RenewClient(context.Context, []byte, server.Peer) (api.RenewResponse, error) {
+	return api.RenewResponse{Certificate: "PEM", Addresses: []string{}}, f.failure
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 )
@@ -42,12 +43,26 @@ type Backend interface {
 	Nodes(ctx context.Context) ([]api.NodeStatus, error)
 	// ClearGPU forgets what errors said of a GPU, named by its index or UUID, for somebody, and returns the nodes.
 	ClearGPU(ctx context.Context, ref string, by Peer) ([]api.NodeStatus, error)
+	Members
 	// Ready says whether the daemon can do its work: each condition, and what is wrong with it.
 	Ready(ctx context.Context) []Check
 	// NodeMetrics returns what the node says of itself.
 	NodeMetrics() NodeMetrics
 	// Version returns what runs here.
 	Version() api.VersionInfo
+}
+
+// Members are the nodes of a cluster of several. A node that is alone refuses all of it.
+type Members interface {
+	// CreateToken returns the text of a token with which somebody is let in once, within a time.
+	CreateToken(ctx context.Context, role, user string, uid uint32, valid time.Duration, by Peer) (string, error)
+	// Drain has nothing new placed on a node, and Undrain takes that back. They return the nodes.
+	Drain(ctx context.Context, name, reason string, by Peer) ([]api.NodeStatus, error)
+	Undrain(ctx context.Context, name string, by Peer) ([]api.NodeStatus, error)
+	// RemoveNode ends the membership of a node: with force that of one that is alive and works on jobs, too. It returns the others.
+	RemoveNode(ctx context.Context, name string, force bool, by Peer) ([]api.NodeStatus, error)
+	// RenewClient makes another certificate for whoever asks with one. csr is DER.
+	RenewClient(ctx context.Context, csr []byte, by Peer) (api.RenewResponse, error)
 }
 
 // LogReader reads the entries of a log in order. It is used from one goroutine.

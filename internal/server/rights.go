@@ -82,7 +82,7 @@ func (h *handler) permit(need right, r *http.Request) error {
 	if err != nil {
 		return api.Errorf(http.StatusForbidden, "%s %s: who asks is not known: %v", r.Method, r.URL.Path, err)
 	}
-	if read := r.Method == http.MethodGet || r.Method == http.MethodHead; !read && peer.Role == Viewer {
+	if read := r.Method == http.MethodGet || r.Method == http.MethodHead; !read && peer.Role == Viewer && r.URL.Path != api.PathCertificate {
 		return api.Errorf(http.StatusForbidden, "%s %s: your certificate, of %s, has the role view, which may only read; %s", r.Method, r.URL.Path, peer, h.rights.join(peer))
 	}
 	switch need {

@@ -144,7 +144,7 @@ func (h *handler) routes() []route {
 			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, here: true, does: "Send this description.",
 			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
 		},
-	}, h.jobRoutes(), h.monitoring())
+	}, h.memberRoutes(), h.jobRoutes(), h.monitoring())
 }
 
 // jobRoutes are the operations on one job.

@@ -60,6 +60,12 @@ func ServeMonitoring(ctx context.Context, l net.Listener, b Backend, log *zap.Lo
 	return serve(ctx, l, &http.Server{Handler: h.serve(h.monitoring()), WriteTimeout: writeTimeout}, log)
 }
 
+// ServeHandler answers what nodes ask of each other, until ctx ends. It closes the listener. connContext, unless nil, is called of each
+// connection.
+func ServeHandler(ctx context.Context, l net.Listener, h http.Handler, connContext func(context.Context, net.Conn) context.Context, log *zap.Logger) error {
+	return serve(ctx, l, &http.Server{Handler: h, WriteTimeout: answerTimeout, ConnContext: connContext}, log)
+}
+
 // serve runs a server on a listener until ctx ends.
 func serve(ctx context.Context, l net.Listener, s *http.Server, log *zap.Logger) error {
 	requests, cancel := context.WithCancel(ctx)

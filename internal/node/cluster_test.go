@@ -1,0 +1,316 @@
+package node_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/node/nodetest"
+)
+
+// port returns an address that nobody listens on.
+func port(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // a test's
+	return l.Addr().String()
+}
+
+// host is a node of a cluster of a test.
+type host struct {
+	*nodetest.Daemon
+	name, address string
+}
+
+// start starts the daemon of a node.
+func (h *host) start(t *testing.T, dir string) {
+	t.Helper()
+	h.Daemon = nodetest.Start(t, dir, func(c *node.Config) { c.NodeID, c.Listen = h.name, h.address })
+}
+
+// form makes a cluster of nodes n1, n2, ...
+func form(t *testing.T, count int) []*host {
+	t.Helper()
+	first := &host{name: "n1", address: port(t)}
+	dir := nodetest.StateDir(t)
+	if _, err := node.Init(dir, first.name); err != nil {
+		t.Fatal(err)
+	}
+	first.start(t, dir)
+	all := []*host{first}
+	for i := 1; i < count; i++ {
+		h := &host{name: "n" + string(rune('1'+i)), address: port(t)}
+		dir := nodetest.StateDir(t)
+		if _, err := node.Join(t.Context(), dir, h.name, h.address, "test", token(t, first, "node"), []string{all[i-1].address}); err != nil {
+			t.Fatal(err)
+		}
+		h.start(t, dir)
+		all = append(all, h)
+	}
+	voters := 1
+	if count >= 3 {
+		voters = 3
+	}
+	nodetest.Eventually(t, "all nodes are there", func() bool {
+		nodes, err := first.Client.Nodes(t.Context())
+		if err != nil {
+			return false
+		}
+		alive, vote := 0, 0
+		for _, n := range nodes {
+			if n.State == api.NodeAlive {
+				alive++
+			}
+			if n.Role != api.RoleNonVoter {
+				vote++
+			}
+		}
+		return len(nodes) == count && alive == count && vote == voters
+	})
+	return all
+}
+
+// token asks a daemon for a token.
+func token(t *testing.T, h *host, role string) string {
+	t.Helper()
+	r := api.TokenRequest{Role: role, ValidS: 600}
+	if role != "node" {
+		r.User, r.UID = "ada", 1000
+	}
+	var text string
+	nodetest.Eventually(t, h.name+" gives a token", func() bool {
+		answer, err := h.Client.Token(t.Context(), r)
+		text = answer.Token
+		return err == nil
+	})
+	return text
+}
+
+// leader returns the node that leads, and the others.
+func leader(t *testing.T, all []*host) (*host, []*host) {
+	t.Helper()
+	var found *host
+	var others []*host
+	nodetest.Eventually(t, "one node leads", func() bool {
+		found, others = nil, nil
+		for _, h := range all {
+			if nodes, err := h.Client.Nodes(t.Context()); err == nil {
+				for _, n := range nodes {
+					if n.Leader && n.ID == h.name {
+						found = h
+					}
+				}
+			}
+		}
+		return found != nil
+	})
+	for _, h := range all {
+		if h != found {
+			others = append(others, h)
+		}
+	}
+	return found, others
+}
+
+func TestThreeNodesAreOneCluster(t *testing.T) {
+	t.Parallel()
+	all := form(t, 3)
+	_, others := leader(t, all)
+	id := others[0].Submit(t, nodetest.Job(t, others[0].Dir, "long", 1e6)) // at a node that does not lead
+	s := others[1].Until(t, id, "commits", committed)
+	if s.Name != "long" || s.OwnerUID != uint32(os.Getuid()) {
+		t.Errorf("%+v", s)
+	}
+	if _, err := others[0].Client.Cancel(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	others[0].Until(t, id, "ends", ended)
+}
+
+func TestAnotherNodeLeads(t *testing.T) {
+	t.Parallel()
+	all := form(t, 3)
+	first, others := leader(t, all)
+	first.Stop(t)
+	second, rest := leader(t, others)
+	nodetest.Eventually(t, "the node that is gone is down", func() bool {
+		nodes, err := rest[0].Client.Nodes(t.Context())
+		if err != nil {
+			return false
+		}
+		for _, n := range nodes {
+			if n.ID == first.name {
+				return n.State == api.NodeDown
+			}
+		}
+		return false
+	})
+	if _, err := second.Client.RemoveNode(t.Context(), second.name, true); err == nil || !strings.Contains(err.Error(), "it leads") {
+		t.Errorf("the node that leads is removed: %v", err)
+	}
+	first.start(t, first.Dir)
+	nodetest.Eventually(t, "it is back", func() bool {
+		nodes, err := first.Client.Nodes(t.Context())
+		if err != nil {
+			return false
+		}
+		for _, n := range nodes {
+			if n.ID == first.name {
+				return n.State == api.NodeAlive
+			}
+		}
+		return false
+	})
+}
+
+func TestWithoutQuorumReadsAreOldAndChangesRefused(t *testing.T) {
+	t.Parallel()
+	all := form(t, 3)
+	id := all[2].Submit(t, nodetest.Job(t, all[2].Dir, "good", 20))
+	all[2].Until(t, id, "ends", ended)
+	all[0].Stop(t)
+	all[1].Stop(t)
+	age := time.Duration(0)
+	client := api.NewClient(nodetest.Socket(all[2].Dir))
+	defer client.Close()
+	client.OnAge(func(a time.Duration) { age = a })
+	nodetest.Eventually(t, "what is read is old", func() bool {
+		jobs, err := client.Jobs(t.Context())
+		return err == nil && len(jobs) == 1 && age > 0
+	})
+	if _, err := client.Drain(t.Context(), "n1", api.DrainRequest{}); err == nil || !strings.Contains(err.Error(), "no node that leads can be reached") {
+		t.Errorf("a change without a leader: %v", err)
+	}
+	for _, h := range all[:2] {
+		h.start(t, h.Dir)
+	}
+	leader(t, all)
+}
+
+func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
+	t.Parallel()
+	all := form(t, 1)
+	first := all[0]
+	used := token(t, first, "node")
+	join := func(name, token string) error {
+		_, err := node.Join(t.Context(), nodetest.StateDir(t), name, port(t), "test", token, []string{first.address})
+		return err
+	}
+	if err := join("n2", used); err != nil {
+		t.Fatal(err)
+	}
+	other := form(t, 1)
+	for what, c := range map[string]struct{ name, token, want string }{
+		"a used token":            {"n3", used, "used already"},
+		"a user's token":          {"n3", token(t, first, "submit"), "not for a node"},
+		"another cluster's token": {"n3", token(t, other[0], "node"), "another cluster"},
+		"a name that is taken":    {"n1", token(t, first, "node"), "another key"},
+		"no token":                {"n3", "hello", "no token"},
+	} {
+		if err := join(c.name, c.token); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %q", what, err, c.want)
+		}
+	}
+	first.Stop(t)
+	text, err := os.ReadFile(filepath.Join(first.Dir, "audit.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"operation":"token"`, `"operation":"join","object":"n2"`, "used already", "not for a node", "another key"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the audit log lacks %s:\n%s", want, text)
+		}
+	}
+	if _, err := node.Init(first.Dir, ""); err == nil || !strings.Contains(err.Error(), "already") {
+		t.Errorf("a member is made the first of another cluster: %v", err)
+	}
+	// Its port is taken.
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", first.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // a test's
+	c := nodetest.Config(first.Dir, os.Stderr)
+	c.NodeID, c.Listen = first.name, first.address
+	if err := node.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("on a port that is taken: %v", err)
+	}
+	_ = agenttest.Patience
+}
+
+func TestALoneDaemonBecomesTheFirstOfACluster(t *testing.T) {
+	t.Parallel()
+	h := &host{name: "test", address: port(t)}
+	h.Daemon = nodetest.Start(t, nodetest.StateDir(t))
+	id := h.Submit(t, nodetest.Job(t, h.Dir, "good", 20))
+	h.Until(t, id, "ends", ended)
+	h.Stop(t)
+	if _, err := node.Init(h.Dir, ""); err != nil {
+		t.Fatal(err)
+	}
+	h.start(t, h.Dir)
+	token(t, h, "node")
+	h.Until(t, id, "is known", ended)
+	h.Stop(t)
+	h.start(t, h.Dir)
+	token(t, h, "node")
+}
+
+func TestNodesAreDrainedAndRemoved(t *testing.T) {
+	t.Parallel()
+	all := form(t, 3)
+	first, others := leader(t, all)
+	gone := others[1]
+	state := func(h *host) api.NodeState {
+		nodes, err := others[0].Client.Nodes(t.Context())
+		if err != nil {
+			return ""
+		}
+		for _, n := range nodes {
+			if n.ID == h.name {
+				return n.State
+			}
+		}
+		return "removed"
+	}
+	if _, err := first.Client.RemoveNode(t.Context(), gone.name, false); err == nil || !strings.Contains(err.Error(), "drain it first") {
+		t.Errorf("a node that is alive is removed: %v", err)
+	}
+	if _, err := others[0].Client.Drain(t.Context(), gone.name, api.DrainRequest{Reason: "new disk"}); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, "it is drained", func() bool { return state(gone) == api.NodeDrained })
+	if _, err := first.Client.Undrain(t.Context(), gone.name); err != nil || state(gone) != api.NodeAlive {
+		t.Errorf("it is not resumed: %v, %s", err, state(gone))
+	}
+	if _, err := first.Client.Drain(t.Context(), "n9", api.DrainRequest{}); err == nil || !strings.Contains(err.Error(), "no such node") {
+		t.Errorf("a node that is not there is drained: %v", err)
+	}
+	if _, err := first.Client.Drain(t.Context(), gone.name, api.DrainRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, "it is drained again", func() bool { return state(gone) == api.NodeDrained })
+	if _, err := first.Client.RemoveNode(t.Context(), gone.name, false); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, "one node votes", func() bool {
+		nodes, err := first.Client.Nodes(t.Context())
+		votes := 0
+		for _, n := range nodes {
+			if n.Role != api.RoleNonVoter {
+				votes++
+			}
+		}
+		return err == nil && len(nodes) == 2 && votes == 1
+	})
+	gone.Stop(t)
+}

@@ -1,0 +1,124 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/agent/remote"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/mux"
+	"github.com/avgpipe/avgpipe/internal/spec"
+)
+
+// info is what this host has for jobs.
+func (n *node) info() agent.Info {
+	i := agent.Info{Node: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), Version: n.config.Version}
+	for _, g := range i.GPUs {
+		if n.gpus.Excludes(g.UUID) {
+			i.Excluded = append(i.Excluded, g.UUID)
+		}
+	}
+	return i
+}
+
+// nodes are those that jobs are placed on, this one first.
+func (n *node) nodes() []coordinator.Node {
+	here := coordinator.Node{
+		Name: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs, Excludes: n.gpus.Excludes, Agent: n.agent,
+	}
+	all := []coordinator.Node{here}
+	if n.member == nil {
+		return all
+	}
+	now := time.Now()
+	for _, known := range n.raft.State().Nodes() {
+		if known.Name == n.id {
+			all[0].Draining = known.Draining
+		} else {
+			all = append(all, n.away(known, now))
+		}
+	}
+	return all
+}
+
+// away is another node, as this one last saw it.
+func (n *node) away(known *cluster.Node, now time.Time) coordinator.Node {
+	seen, looked := n.seen.get(known.Name)
+	out := coordinator.Node{
+		Name: known.Name, Cores: seen.info.Cores, MemoryBytes: seen.info.MemoryBytes, Agent: n.member.agent(known.Name, n.raft.Term), Draining: known.Draining,
+		GPUs: func() []gpu.GPU {
+			s, _ := n.seen.get(known.Name)
+			return s.info.GPUs
+		},
+		Excludes: func(uuid string) bool {
+			s, _ := n.seen.get(known.Name)
+			return slices.Contains(s.info.Excluded, uuid)
+		},
+	}
+	switch silent := seen.silent(now); {
+	case !looked:
+		out.Reach = coordinator.Reach{Since: now, Why: "it was not asked yet"}
+	case silent > suspectAfter || seen.at.IsZero():
+		out.Reach = coordinator.Reach{Since: now.Add(-silent), Down: silent > downAfter, Why: fmt.Sprintf("it has not answered for %v", silent.Round(time.Second))}
+	}
+	return out
+}
+
+// agent returns the agent of another node.
+func (m *member) agent(name string, term func() uint64) *remote.Client {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.agents[name]
+	if a == nil {
+		a = remote.New(remote.Config{Node: name, Term: term, Dial: func(ctx context.Context) (net.Conn, error) {
+			known, err := m.raft.Load().State().Node(name)
+			if err != nil {
+				return nil, err
+			}
+			return m.identity.Dial(ctx, mux.ProtocolAgent, name, known.Address)
+		}})
+		m.agents[name] = a
+	}
+	return a
+}
+
+// peer is the agent of a node, for agents that read from each other.
+func (n *node) peer(name string) (agent.Agent, error) {
+	if n.member == nil {
+		return nil, fmt.Errorf("node %s: %w: this node is alone", name, agent.ErrUnreachable)
+	}
+	if name == n.id {
+		return n.agent, nil
+	}
+	if _, err := n.raft.State().Node(name); err != nil {
+		return nil, fmt.Errorf("%w: %w", agent.ErrUnreachable, err)
+	}
+	return n.member.agent(name, n.raft.Term), nil
+}
+
+// agentHandler answers the node that leads.
+func (n *node) agentHandler() *remote.Handler {
+	return remote.NewHandler(n.agent, remote.HandlerConfig{
+		Node: n.id,
+		Caller: func(r *http.Request) (string, error) {
+			name, _ := r.Context().Value(askerKey{}).(string)
+			if name == "" {
+				return "", errNoNode
+			}
+			return name, nil
+		},
+		Allow: func(name string, term uint64) error {
+			if leader := n.raft.Leader(); name != leader || term < n.raft.Term() {
+				return fmt.Errorf("node %s asks in term %d; here node %q leads, in term %d", name, term, leader, n.raft.Term())
+			}
+			return nil
+		},
+	})
+}
