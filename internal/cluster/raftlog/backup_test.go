@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
@@ -114,4 +116,52 @@ func FuzzReadBackup(f *testing.F) {
 			t.Errorf("%+v with %d jobs", about, len(s.Jobs()))
 		}
 	})
+}
+
+// keepingStore keeps its entries when told to delete them, once its writes fail.
+type keepingStore struct{ *faultyStore }
+
+func (s keepingStore) DeleteRange(from, to uint64) error {
+	return s.write(func() error { return s.faultyStore.DeleteRange(from, to) })
+}
+
+// TestRestoreThatACrashCutsOff, after the state was written and before the log was emptied, or before the first entry behind it, opens with the
+// restored state and goes on.
+func TestRestoreThatACrashCutsOff(t *testing.T) {
+	for _, keeps := range []bool{true, false} {
+		dir := t.TempDir()
+		store := &faultyStore{}
+		l, err := Open(Config{Dir: dir, NodeID: "a", wrap: func(s raftStore) raftStore {
+			store.raftStore = s
+			if keeps {
+				return keepingStore{store}
+			}
+			return store
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = l.WaitReady(t.Context()); err == nil {
+			_, err = l.Apply(t.Context(), &cluster.SubmitJob{Name: "later"})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := bytesOf(t, cluster.NewState())
+		store.writes.Store(true)
+		meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Size: int64(len(body))}
+		if err := l.raft.Restore(meta, bytes.NewReader(body), restoreTimeout); err == nil {
+			t.Fatal("the store does not fail")
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again := openLone(t, dir)
+		if jobs := again.State().Jobs(); len(jobs) != 0 {
+			t.Errorf("keeps %v: %d jobs after the restore", keeps, len(jobs))
+		}
+		if _, err := again.Apply(t.Context(), &cluster.SubmitJob{Name: "after"}); err != nil {
+			t.Errorf("keeps %v: %v", keeps, err)
+		}
+	}
 }

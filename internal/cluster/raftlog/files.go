@@ -95,6 +95,7 @@ func checkJoint(log extent, snapshots *snapStore, config Config) error {
 		return missingLog(log.path, fmt.Errorf("holds nothing, and %s is there", newest))
 	case !log.begun && config.Existing:
 		return missingLog(log.path, errors.New("holds nothing, and this state directory was in use"))
+	case log.last == 0 || log.last+1 == covered: // a crash cut off Restore, after the snapshot and before the first entry behind it
 	case config.Transport == nil && log.last < covered: // a node that follows may have got the snapshot from another
 		return missingLog(log.path, fmt.Errorf("ends at entry %d, and %s was made of entry %d", log.last, newest, covered))
 	case log.first > covered+1:

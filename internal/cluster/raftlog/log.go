@@ -160,6 +160,9 @@ func (l *Log) start() error {
 	if err != nil {
 		return err
 	}
+	if err := l.dropCovered(); err != nil {
+		return err
+	}
 	rc := l.config.raftConfig()
 	if !existing && !l.config.Joins {
 		voters := l.config.Voters
@@ -178,6 +181,18 @@ func (l *Log) start() error {
 	}
 	l.store.run()
 	return l.checkMember()
+}
+
+// dropCovered empties a log that ends before the newest snapshot: a crash came after Raft had installed that, and before it had emptied the log. The
+// log takes no entry after a gap.
+func (l *Log) dropCovered() error {
+	metas, err := l.snapshots.List()
+	first, firstErr := l.store.FirstIndex()
+	last, lastErr := l.store.LastIndex()
+	if err := errors.Join(err, firstErr, lastErr); err != nil || len(metas) == 0 || last == 0 || last >= metas[0].Index {
+		return err
+	}
+	return l.store.DeleteRange(first, last)
 }
 
 // newRaft is raft.NewRaft, which panics or hides the cause where its store fails.
