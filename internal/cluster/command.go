@@ -37,6 +37,7 @@ var commands = map[string]func() Command{
 	"spend_token":      func() Command { return new(SpendToken) },
 	"update_node":      func() Command { return new(UpdateNode) },
 	"drain_node":       func() Command { return new(DrainNode) },
+	"place_shard":      func() Command { return new(PlaceShard) },
 	"resume_node":      func() Command { return new(ResumeNode) },
 	"remove_node":      func() Command { return new(RemoveNode) },
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -22,9 +23,10 @@ type act struct {
 	observed // a copy of when the act began; its maps belong to the coordinator's goroutine still
 
 	decision decision
-	away     map[string]string // the nodes that could not be reached when the act began, and why
-	durable  map[int]stored    // of commitRound: its shards, by stage
-	why      string            // of place: why stages are where they are; "" where nothing was to be chosen
+	away     map[string]string         // the nodes that could not be reached when the act began, and why
+	have     map[shard.Digest][]string // of commitRound: the nodes that have each, where that is more than the one that wrote it
+	durable  map[int]stored            // of commitRound: its shards, by stage
+	why      string                    // of place: why stages are where they are; "" where nothing was to be chosen
 }
 
 // acts carry choices out. The change that one returns is applied whether or not there is an error.

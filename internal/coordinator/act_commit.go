@@ -70,6 +70,11 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
 	m, err := assemble(a.Job, a.spec.Stages(), round, a.durable)
 	if err == nil {
+		for k, s := range m.Shards {
+			if have := a.have[s.Digest]; len(have) > 0 {
+				m.Shards[k].Nodes = have
+			}
+		}
 		err = CheckRound(ctx, m, a.holders([]*cluster.Manifest{m}, agent.Shards.Size).one)
 	}
 	if what := obstacle.Of(err); what != nil && what.Kind == obstacle.Node {
@@ -104,6 +109,8 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 			}
 		}
 		clear(o.refused)
+		clear(o.copies)
+		o.wholeAt = time.Time{}
 	}, kept
 }
 

@@ -42,6 +42,9 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	a.collect(ctx, math.MaxUint64, nil) // nothing is being committed
+	if err := a.bring(ctx, from); err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
+	}
 	if a.why != "" && len(a.nodes()) > 1 {
 		reason += "; " + a.why
 	}
@@ -114,15 +117,20 @@ func (c *Coordinator) record(ctx context.Context, j *cluster.Job, next []string,
 		if !must && (!slices.Contains(have, n.Name) || !n.Reach.Since.IsZero()) {
 			continue
 		}
-		started := slices.ContainsFunc(state.Jobs(), func(other *cluster.Job) bool {
-			return other.Generation > 0 && (i == 0 || other.ID != j.ID && slices.Contains(hosts(other), n.Name))
-		})
-		err := n.Agent.Record(ctx, j, started)
+		err := c.recordAt(ctx, n, j, i == 0, state)
 		if err != nil && (must || !errors.Is(err, agent.ErrUnreachable)) {
 			return err
 		}
 	}
 	return nil
+}
+
+// recordAt brings the copy on a node up to date. Where other jobs have had something there, their directories are expected.
+func (c *Coordinator) recordAt(ctx context.Context, n Node, j *cluster.Job, here bool, state *cluster.State) error {
+	started := slices.ContainsFunc(state.Jobs(), func(other *cluster.Job) bool {
+		return other.Generation > 0 && (here || other.ID != j.ID && slices.Contains(hosts(other), n.Name))
+	})
+	return n.Agent.Record(ctx, j, started)
 }
 
 // hosts are the nodes that have something of a job.

@@ -83,6 +83,7 @@ type Coordinator struct {
 	// Of the goroutine of Run.
 	jobs     map[string]*observed
 	seen     map[string]*seen // by node
+	recopyAt time.Time        // when copies are counted next
 	answered []chan struct{}  // to be closed when what was asked for is published
 	reserved placement        // of tunings that belong to no job
 	ticked   time.Time        // when the last tick was

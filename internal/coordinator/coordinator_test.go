@@ -122,7 +122,7 @@ func newRig(t *testing.T, nodes ...string) *rig {
 	r := &rig{t: t, raft: &memoryRaft{state: cluster.NewState(), changed: make(chan struct{}), failed: make(chan struct{})}}
 	for _, name := range nodes {
 		state := t.TempDir()
-		at := &fragile{Local: agenttest.Open(t, name, state, agenttest.NewProcesses(t)), state: state}
+		at := &fragile{Local: agenttest.Open(t, name, state, agenttest.NewProcesses(t), func(c *agent.Config) { c.Peers = r.peer }), state: state}
 		r.nodes = append(r.nodes, coordinator.Node{Name: name, Cores: []int{0}, Agent: at})
 		if r.agent == nil {
 			r.agent = at

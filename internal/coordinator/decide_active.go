@@ -42,7 +42,7 @@ func decideActive(w snapshot, j *observed) decision {
 	if d, ok := decideFinished(w, j); ok {
 		return d
 	}
-	if overdue(w, j) {
+	if overdue(w, j) && !j.durable(j.Pending) {
 		return decision{choice: abortWorkers, reason: fmt.Sprintf("%s; no commit within %v, so training since round %d is lost",
 			stopReason(w, j), j.stopBound(), j.CommittedRound())}
 	}
@@ -164,6 +164,8 @@ func decideBegun(w snapshot, j *observed) decision {
 	round, end, stop, stages := j.Pending, j.lastRound(), stopReason(w, j) != "", j.spec.Stages()
 	durable, refused := len(j.shards[round]), j.refused[round]
 	switch {
+	case durable == stages && j.uncopied != "" && !overdue(w, j):
+		return decision{reason: j.uncopied}
 	case durable == stages:
 		return decision{choice: commitRound, round: round, reason: fmt.Sprintf("all %d shards of round %d are durable", stages, round)}
 	case stop && j.stopAt != round && j.soonest() < round:

@@ -8,6 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/drift"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -24,6 +25,8 @@ type generation struct {
 
 	rounds  []sighting                // recent ones, oldest first
 	shards  map[uint64]map[int]stored // by round and stage
+	copies  map[shard.Digest]*copies  // of the shards of the pending round
+	wholeAt time.Time                 // when all of those had been reported; zero: not yet
 	posted  uint64                    // the round that all have accepted to commit
 	stopAt  uint64                    // the round where they were told to end
 	refused map[uint64]uint64         // by round: the earliest one that was offered instead
@@ -54,7 +57,7 @@ const speedWindow = 5 * time.Second
 
 // newGeneration begins the account of workers.
 func newGeneration(workers ...*worker) generation {
-	return generation{workers: workers, shards: map[uint64]map[int]stored{}, refused: map[uint64]uint64{}}
+	return generation{workers: workers, shards: map[uint64]map[int]stored{}, refused: map[uint64]uint64{}, copies: map[shard.Digest]*copies{}}
 }
 
 // find returns the worker that a process is; nil: it is none of this generation.
@@ -199,6 +202,8 @@ func joined(workers []*worker) *control.Status {
 // forget drops what was reported of the commit of a round.
 func (g *generation) forget(round uint64) {
 	delete(g.shards, round)
+	clear(g.copies)
+	g.wholeAt = time.Time{}
 	accept(g.workers, 0)
 	if g.posted == round {
 		g.posted, g.reached = 0, time.Time{}

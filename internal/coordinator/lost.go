@@ -110,7 +110,7 @@ func decideCut(w snapshot, j *observed) (decision, bool) {
 	bound := func(at *worker) time.Duration { return at.lostAfter(w.limits) }
 	over := j.gone() != nil || !j.abortedAt.IsZero()
 	switch {
-	case over && len(others) > 0, j.sick != "", overdue(w, j) && !over, j.durable(j.Pending):
+	case over && len(others) > 0, j.sick != "", overdue(w, j) && !over, j.durable(j.Pending) && !over:
 		return decision{}, false
 	case over:
 		bound = func(at *worker) time.Duration { return min(lostOver, at.lostAfter(w.limits)) }

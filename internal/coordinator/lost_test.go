@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -263,5 +265,109 @@ func TestAJobLeavesANodeThatIsDrained(t *testing.T) {
 		if n := r.Counts.Deaths.Load(); n > 0 {
 			t.Errorf("%d deaths", n)
 		}
+	})
+}
+
+// TestAJobLeavesANodeThatIsGone for another one, without a death, and its old worker is ended when the node is back.
+func TestAJobLeavesANodeThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		id := r.submitWith("long", 1e6, func(j *job.Job) { j.Stages, j.Center.Replicas = 2, 2 })
+		r.until(id, "commits", committed)
+		from := slices.IndexFunc(r.members(), func(n coordinator.Node) bool { return n.Name != "a" && strings.Contains(placement(r, id), n.Name) })
+		if from < 0 {
+			t.Fatalf("placed %s", placement(r, id))
+		}
+		began := time.Now()
+		r.at(from).partition()
+		r.change(from, func(n *coordinator.Node) {
+			n.Reach = coordinator.Reach{Since: time.Now(), Down: true, Why: "it is gone"}
+		})
+		for i := range r.nodes {
+			if i != from && len(r.running(i)) > 0 {
+				r.kill(i) // whose link to it is broken
+			}
+		}
+		j := r.until(id, "trains again", func(j *cluster.Job) bool { return j.State == cluster.Running && j.Generation == 2 })
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it trains again after %v", took)
+		}
+		if strings.Contains(string(j.Placement), r.members()[from].Name) || r.Counts.Deaths.Load() > 0 {
+			t.Errorf("%d deaths, placed %s: %s", r.Counts.Deaths.Load(), j.Placement, j.Reason)
+		}
+		if len(r.workers(from)) != 1 {
+			t.Fatalf("on the node that is gone: %v", r.workers(from))
+		}
+		r.at(from).heal()
+		r.change(from, func(n *coordinator.Node) { n.Reach = coordinator.Reach{} })
+		r.until(id, "has no old worker", func(*cluster.Job) bool { return len(r.workers(from)) == 0 })
+	})
+}
+
+// peer is the agent of a node, for another one.
+func (r *rig) peer(node string) (agent.Agent, error) {
+	for _, n := range r.members() {
+		if n.Name == node {
+			return n.Agent, nil
+		}
+	}
+	return nil, fmt.Errorf("node %s is not known: %w", node, agent.ErrUnreachable)
+}
+
+func (s fragileShards) Verify(ctx context.Context, d shard.Digest) (int64, error) {
+	if err := s.of.reach(ctx); err != nil {
+		return 0, err
+	}
+	return s.Shards.Verify(ctx, d)
+}
+
+func (s fragileShards) Fetch(ctx context.Context, d shard.Digest, bytes int64, from []string) error {
+	if err := s.of.reach(ctx); err != nil {
+		return err
+	}
+	return s.Shards.Fetch(ctx, d, bytes, from)
+}
+
+func (s fragileShards) Open(ctx context.Context, d shard.Digest) (io.ReadCloser, int64, error) {
+	if err := s.of.reach(ctx); err != nil {
+		return nil, 0, err
+	}
+	return s.Shards.Open(ctx, d)
+}
+
+// TestShardsAreOnSeveralNodesBeforeARoundIsCommitted, and get new copies when a node is removed.
+func TestShardsAreOnSeveralNodesBeforeARoundIsCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		id := r.submitWith("good", 450, func(j *job.Job) { j.Stages, j.Center.Replicas = 2, 2 })
+		j := r.until(id, "ends", ended)
+		if j.State != cluster.Done || j.CommittedRound() != 450 {
+			t.Fatalf("%s at round %d: %s", j.State, j.CommittedRound(), j.Reason)
+		}
+		whole := func(j *cluster.Job) bool {
+			for _, m := range j.Committed {
+				for _, s := range m.Shards {
+					count := 0
+					for _, n := range r.members() {
+						if bytes, err := n.Agent.Shards(id).Verify(t.Context(), s.Digest); err == nil && bytes == s.Bytes && slices.Contains(s.Nodes, n.Name) {
+							count++
+						}
+					}
+					if count < 2 {
+						return false
+					}
+				}
+			}
+			return true
+		}
+		if !whole(j) {
+			t.Fatalf("the last round is %+v", j.LastCommitted())
+		}
+		r.mu.Lock()
+		r.nodes = r.nodes[:2]
+		r.mu.Unlock()
+		r.until(id, "has copies on the nodes that are left", whole)
 	})
 }

@@ -108,6 +108,10 @@ type seen struct {
 	why      string
 	sweepAt  time.Time // when its processes are looked at next
 	sweeping bool
+
+	copies  int       // that it was asked for
+	copying bool      // a copy of which there were too few
+	copyAt  time.Time // not before
 }
 
 // sight returns what was noticed of a node.
@@ -120,10 +124,10 @@ func (c *Coordinator) sight(name string) *seen {
 	return s
 }
 
-// answered notes that a node answers, unanswered that it does not.
+// hears notes that a node answers, hearsNot that it does not.
 func (c *Coordinator) hears(name string) {
 	if s := c.sight(name); !s.cut.IsZero() {
-		*s = seen{sweepAt: time.Now(), sweeping: s.sweeping}
+		s.cut, s.why, s.sweepAt = time.Time{}, "", time.Now()
 	}
 }
 

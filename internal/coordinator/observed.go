@@ -31,6 +31,7 @@ type observed struct {
 	sick     string     // why one of those that it has, or is tuned on, must not be used; "": none is sick
 	excluded string     // why it must not go on with those that it has; "": it may
 	memory   int64      // bytes of the host that it is promised once it is placed; 0 while it is open
+	uncopied string     // which copies the pending commit waits for; "": none
 	exported bool       // an export reads its shards
 
 	generation // the current or the last one

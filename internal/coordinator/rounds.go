@@ -159,7 +159,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 			return nil, "", err
 		}
 	}
-	return now.Committed[len(now.Committed)-1-len(faults)], fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
+	return cloned(now.Committed[len(now.Committed)-1-len(faults)]), fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
 }
 
 // collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. Those that the
@@ -205,4 +205,11 @@ func Texts(faults []error) string {
 		all[i] = f.Error()
 	}
 	return strings.Join(all, "; ")
+}
+
+// cloned is a round whose shards may be changed: those of the replicated state may not.
+func cloned(m *cluster.Manifest) *cluster.Manifest {
+	out := *m
+	out.Shards = slices.Clone(m.Shards)
+	return &out
 }

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -60,6 +61,9 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	}
 	if out.State == api.Tuning {
 		out.Tuning = v.Tuning
+	}
+	if v.Few != "" {
+		out.Warnings = append(out.Warnings[:len(out.Warnings):len(out.Warnings)], v.Few)
 	}
 	out.Warnings, out.Recompute = append([]string{}, out.Warnings...), append([]string{}, out.Recompute...) // JSON: [], not null
 	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
@@ -138,8 +142,17 @@ type View struct {
 	Trains   bool            // all workers run and have begun to
 	Finished bool            // and have reached their final round
 	Waits    bool            // for an obstacle to pass
+	Few      string          // why its shards have fewer copies than they are to have; "": they have enough
 	Drift    *api.Drift
 	Tuning   *api.TuneProgress
+}
+
+// lateCopies says which copies a commit waits for, once that takes a while.
+func (o *observed) lateCopies(now time.Time) string {
+	if o.wholeAt.IsZero() || now.Sub(o.wholeAt) < time.Second {
+		return ""
+	}
+	return o.uncopied
 }
 
 // Published returns what the last tick published.
@@ -148,13 +161,17 @@ func (c *Coordinator) Published() *Published { return c.published.Load() }
 // publish makes known what the coordinator knows.
 func (c *Coordinator) publish(free int) {
 	p := &Published{Tick: c.ticked, Jobs: make(map[string]View, len(c.jobs)), FreeCores: free}
+	nodes := len(c.nodes())
 	for id, o := range c.jobs {
 		v := View{
-			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Fault: o.fault, Waits: o.waits(), Drift: o.drift.Now,
+			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Fault: cmp.Or(o.fault, o.lateCopies(c.ticked)), Waits: o.waits(), Drift: o.drift.Now,
 			Trains: o.phase() == training || o.phase() == finished, Finished: o.phase() == finished,
 		}
 		for _, w := range o.living() {
 			v.Nodes = append(v.Nodes, w.process.Node)
+		}
+		if o.spec != nil && nodes > 1 && o.spec.Job.Center.Replicas > nodes {
+			v.Few = fmt.Sprintf("center.replicas is %d and the cluster has %d nodes: there are %d copies of each shard", o.spec.Job.Center.Replicas, nodes, nodes)
 		}
 		if o.tuning != nil {
 			v.Tuning = o.tuning.show()

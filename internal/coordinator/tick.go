@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/placer"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
@@ -17,6 +18,7 @@ import (
 func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 	s := c.snapshot(state, stopping)
 	c.sweep(s.now)
+	c.recopy(state, s.now)
 	rooms := s.rooms
 	for i, d := range decide(s) {
 		o := s.jobs[i]
@@ -83,6 +85,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		o.want = c.wanted(admitted, c.unfit(admitted))
 		c.takeGPUs(o, all)
 		c.takeNodes(o, passed)
+		c.copyShards(o, s.now)
 		s.jobs = append(s.jobs, o)
 	}
 	s.rooms, s.holders = c.rooms(s), holdersOf(s)
@@ -207,7 +210,10 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 		a.taking = c.tuningPlaces(o, rooms)
 		o.taking, rooms = a.taking, o.left(rooms, a.taking)
 	case commitRound:
-		a.durable = o.shards[d.round]
+		a.durable, a.have = o.shards[d.round], map[shard.Digest][]string{}
+		for digest, of := range o.copies {
+			a.have[digest] = slices.Clone(of.have)
+		}
 	case killTune:
 		o.tuning.killed = d.reason
 	case killWorkers:

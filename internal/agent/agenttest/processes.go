@@ -23,15 +23,19 @@ import (
 const Patience = 30 * time.Second
 
 // Open returns the agent of a node whose state directory is dir. Nil processes are those of the operating system, for which the
-// program of the test must be that of the fake worker and the fake tuning (Main).
-func Open(t *testing.T, node, dir string, p agent.Processes) *agent.Local {
+// program of the test must be that of the fake worker and the fake tuning (Main). Each change is made to its configuration.
+func Open(t *testing.T, node, dir string, p agent.Processes, changes ...func(*agent.Config)) *agent.Local {
 	t.Helper()
-	a, err := agent.Open(agent.Config{
+	c := agent.Config{
 		Node: node, StateDir: dir, Worker: []string{os.Args[0], "worker"}, Tuning: []string{os.Args[0], "tune"}, Log: zap.NewNop(), Processes: p,
 		Limits: func() agent.Limits {
 			return agent.Limits{OrphanAfter: Patience, LogBytes: 1 << 20, LogFiles: 1, QuarantineFor: Patience}
 		},
-	})
+	}
+	for _, change := range changes {
+		change(&c)
+	}
+	a, err := agent.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
