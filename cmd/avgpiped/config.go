@@ -36,6 +36,8 @@ type config struct {
 	Group          group         `yaml:"group" default:"avgpipe" rule:"word=avgpipe" does:"whose members may use the socket; the default may be missing"`
 	AdminGroup     group         `yaml:"admin_group" default:"avgpipe-admin" rule:"word=avgpipe-admin" does:"whose members may read, export and cancel the jobs of everybody; the default may be missing"`
 	Metrics        address       `yaml:"metrics_address" default:"off" rule:"word=off" does:"where metrics and health are served over TCP, to whoever can connect"`
+	Listen         address       `yaml:"listen" default:"off" rule:"word=off" does:"where the other nodes and clients with certificates reach a node that is one of several"`
+	Advertise      address       `yaml:"advertise" default:"listen" rule:"word=listen" does:"the address that the other nodes are told; the default is listen, where that is no wildcard"`
 	Node           string        `yaml:"node" pattern:"^[\\pL\\pN._-]{1,64}$" form:"a name of up to 64 letters, digits, dots, dashes and underscores" does:"this node's name, for good"`
 	Cores          int           `yaml:"cores" default:"0" rule:"min=0" does:"processor cores that jobs compute on; 0 is all"`
 	GPUs           []graphics    `yaml:"gpus" default:"all" rule:"each=GPU" does:"graphics processors that jobs may use: all, none, or a list of indices and UUIDs of nvidia-smi -L; [] is none"`

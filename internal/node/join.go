@@ -105,7 +105,7 @@ func Join(ctx context.Context, state, name, advertise, version, token string, ad
 	if err != nil {
 		return "", err
 	}
-	key, csr, err := pki.NewKey()
+	key, csr, err := pki.NodeKey(pkiDir(state)) // the same once more, where an answer was lost
 	if err != nil {
 		return "", err
 	}
