@@ -78,7 +78,7 @@ func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 		if whole, done.Report, err = spec.EncodeReport(a.tuning.report); err != nil {
 			return nil, err
 		}
-		if done.ReportDigest, err = a.config.KeepReport(a.ID, whole); err != nil {
+		if done.ReportDigest, err = a.Keep(ctx, a.ID, whole); err != nil {
 			return nil, fmt.Errorf("resolve job %s: keep the report of its tuning: %w", a.ID, err)
 		}
 	}

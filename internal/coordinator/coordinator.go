@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
-	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
@@ -37,8 +36,6 @@ type Config struct {
 	Nodes  func() []Node
 	Raft   Raft
 	Limits func() Limits
-	// KeepReport keeps the whole report of a job's tuning, which Raft knows by its digest.
-	KeepReport func(job string, report []byte) (shard.Digest, error)
 	// DriftHold is how long the batch times of a tuned job must be beyond their bound, or back, before that is said.
 	DriftHold time.Duration
 	Log       *zap.Logger

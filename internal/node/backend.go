@@ -60,7 +60,7 @@ func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	}
 	err = n.coordinator().Record(ctx, result.Job)
 	if err == nil {
-		_, err = n.keepObject(result.Job, []byte(r.Source))
+		_, err = n.coordinator().Keep(ctx, result.Job, []byte(r.Source))
 	}
 	warnings := append([]string{}, s.Warnings...)
 	if err != nil { // the job is queued, so this is no refusal

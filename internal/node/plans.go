@@ -11,7 +11,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/drift"
 	"github.com/avgpipe/avgpipe/internal/server"
-	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
@@ -57,14 +56,9 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 	return out, nil
 }
 
-// keepObject keeps what is too large for Raft in the job's directory: the text of its file, the report of its tuning.
-func (n *node) keepObject(id string, whole []byte) (shard.Digest, error) {
-	return n.agent.Keep(context.Background(), id, whole)
-}
-
-// wholeReport reads it again.
+// wholeReport reads the report of a job's tuning.
 func (n *node) wholeReport(ctx context.Context, j *cluster.Job) (*tuner.Report, error) {
-	text, err := n.agent.Object(ctx, j.ID, j.ReportDigest)
+	text, err := n.coordinator().Object(ctx, j.ID, j.ReportDigest)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func (n *node) coordinator() *coordinator.Coordinator { return n.leading.Load() 
 // newCoordinator makes a coordinator of all nodes.
 func (n *node) newCoordinator() *coordinator.Coordinator {
 	return coordinator.New(coordinator.Config{
-		Nodes: n.nodes, Raft: n.raft, KeepReport: n.keepObject, DriftHold: n.config.DriftHold, Log: n.log, OnStop: n.notifyStop,
+		Nodes: n.nodes, Raft: n.raft, DriftHold: n.config.DriftHold, Log: n.log, OnStop: n.notifyStop,
 		Limits: func() coordinator.Limits { return n.config.Limits().Jobs }, Spare: n.exports.due,
 	})
 }
