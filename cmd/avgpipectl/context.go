@@ -102,20 +102,20 @@ func (w *where) find() (*remoteContext, error) {
 	return all.find(cmp.Or(w.context, os.Getenv("AVGPIPE_CONTEXT"), all.Context))
 }
 
-// client returns a client of it, and its name for messages.
-func (w *where) client() (*api.Client, *remoteContext, error) {
+// client returns a client of it, and the context, with its certificate, where it is one.
+func (w *where) client() (*api.Client, *remoteContext, *api.Remote, error) {
 	context, err := w.find()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if context == nil {
-		return api.NewClient(socketPath(w.socket)), nil, nil
+		return api.NewClient(socketPath(w.socket)), nil, nil, nil
 	}
 	r, err := context.open()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return api.NewRemoteClient(*r), context, nil
+	return api.NewRemoteClient(*r), context, r, nil
 }
 
 // sayAge says once that what is shown is old.

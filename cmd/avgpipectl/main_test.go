@@ -115,7 +115,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"completion", "bsh"}, exitRefused, "did you mean bash"},
 		{[]string{"submit"}, exitRefused, "name a job file, or a job in a bucket with --from"},
 		{[]string{"export", "a", "b", "c"}, exitRefused, `export: want JOB [DIR], found ["a" "b" "c"]`},
-		{[]string{"nodes", "x"}, exitRefused, `nodes: want no argument, found ["x"]`},
+		{[]string{"nodes", "x"}, exitRefused, `no verb "x"; see avgpipectl nodes --help`},
 		{[]string{"rm"}, exitRefused, "rm: want JOB..., found nothing"},
 		{[]string{"tokenize", "--out", "x"}, exitRefused, "tokenize: want FILE..., found nothing"},
 		{[]string{"generate", "m", "--prompt", "a", "--temperature", "nan"}, exitRefused, "generate: --temperature is NaN; want a number of at least 0"},

@@ -18,7 +18,8 @@ func newNodesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "Show the nodes of the cluster",
-		Long: `Show the nodes of the cluster: what each one computes with, and the jobs that it works on.
+		Long: `Show the nodes of the cluster: what each one computes with, and the jobs that it works on. Nodes are a leader, voters and non-voters of the replicated
+state. They are alive, suspect or down, as the one that leads sees them: SEEN is how long ago each answered. One that is draining gets no new jobs.
 
 Of each GPU that jobs may use it shows how it is. A sick GPU gets no stages. docs/operations.md says what to do about each reason.
 What an error (XID) said of a GPU is kept until the host is booted or the driver says that the GPU was reset, or until an administrator, who has
@@ -28,6 +29,8 @@ seen to the GPU, says --clear-gpu.`,
   avgpipectl nodes -o json | jq '.[].gpus[] | select(.health.level != "healthy")'`,
 	}
 	healed := cmd.Flags().String("clear-gpu", "", "forget what errors (XIDs) said of the `GPU`, an index or a UUID")
+	cmd.Args = onlyVerbs
+	defer cmd.AddCommand(newDrainCommand(), newUndrainCommand(), newRemoveNodeCommand())
 	return daemonVerb(cmd, func(c *call) error {
 		list := c.client.Nodes
 		if c.flags.Changed("clear-gpu") {
@@ -40,21 +43,28 @@ seen to the GPU, says --clear-gpu.`,
 		if err != nil {
 			return err
 		}
-		return c.show(nodes, func(p *page) {
-			t := table{narrow: []string{"ADDRESS", "VERSION", "UP"}}
-			t.add("NODE", "ROLE", "CORES", "JOBS", "UP", "VERSION", "ADDRESS")
-			for _, n := range nodes {
-				role := "follower"
-				if n.Leader {
-					role = "leader"
-				}
-				t.add(n.ID, role, strconv.Itoa(n.Cores), cmp.Or(strings.Join(n.Jobs, ","), "-"), seconds(&n.UptimeS), n.Version, n.Address)
+		return c.showNodes(nodes)
+	})
+}
+
+// showNodes shows the nodes, and the GPUs of each.
+func (c *call) showNodes(nodes []api.NodeStatus) error {
+	return c.show(nodes, func(p *page) {
+		t := table{narrow: []string{"ADDRESS", "VERSION", "UP", "SEEN"}}
+		t.add("NODE", "ROLE", "STATE", "SEEN", "CORES", "GPUS", "JOBS", "UP", "VERSION", "ADDRESS")
+		for _, n := range nodes {
+			t.add(n.ID, string(n.Role), string(n.State), seconds(&n.AgeS), strconv.Itoa(n.Cores), strconv.Itoa(len(n.GPUs)), cmp.Or(strings.Join(n.Jobs, ","), "-"),
+				seconds(&n.UptimeS), n.Version, n.Address)
+		}
+		p.table(&t)
+		for _, n := range nodes {
+			if n.Reason != "" {
+				p.printf("\n%s: %s\n", n.ID, n.Reason)
 			}
-			p.table(&t)
-			for _, n := range nodes {
-				showGPUs(p, n.GPUs, n.HiddenGPUs)
-			}
-		})
+		}
+		for _, n := range nodes {
+			showGPUs(p, n.GPUs, n.HiddenGPUs)
+		}
 	})
 }
 

@@ -61,7 +61,8 @@ func daemonVerb(cmd *cobra.Command, run func(c *call) error, more ...string) *co
 	}
 	return verb(cmd, func(c *call) error {
 		var err error
-		if c.client, c.remote, err = at.client(); err != nil {
+		var opened *api.Remote
+		if c.client, c.remote, opened, err = at.client(); err != nil {
 			return err
 		}
 		whom := "the daemon at " + socketPath(at.socket)
@@ -72,6 +73,9 @@ func daemonVerb(cmd *cobra.Command, run func(c *call) error, more ...string) *co
 			fmt.Fprintf(c.messages, "%s has not answered yet; still waiting\n", whom) //nolint:errcheck // for show
 		})
 		c.sayAge()
+		if opened != nil {
+			c.renew(opened)
+		}
 		defer c.client.Close()
 		return run(c)
 	}, more...)
@@ -172,7 +176,7 @@ func completeJobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.
 	if len(args) > 0 && !strings.Contains(cmd.Use, "JOB...") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	client, _, err := (&where{cmd.Flag("socket").Value.String(), cmd.Flag("context").Value.String()}).client()
+	client, _, _, err := (&where{cmd.Flag("socket").Value.String(), cmd.Flag("context").Value.String()}).client()
 	if err != nil {
 		return nil, directive
 	}

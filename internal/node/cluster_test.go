@@ -1,6 +1,9 @@
 package node_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"net"
 	"os"
 	"path/filepath"
@@ -8,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
+	"github.com/avgpipe/avgpipe/internal/pki"
 )
 
 // port returns an address that nobody listens on.
@@ -244,7 +247,6 @@ func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
 	if err := node.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("on a port that is taken: %v", err)
 	}
-	_ = agenttest.Patience
 }
 
 func TestALoneDaemonBecomesTheFirstOfACluster(t *testing.T) {
@@ -313,4 +315,63 @@ func TestNodesAreDrainedAndRemoved(t *testing.T) {
 		return err == nil && len(nodes) == 2 && votes == 1
 	})
 	gone.Stop(t)
+}
+
+// login returns a client with a certificate of a role, which asks over the network.
+func login(t *testing.T, h *host, role string) *api.Client {
+	t.Helper()
+	parsed, err := pki.ParseToken(token(t, h, role))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, csr, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := pki.Join(t.Context(), h.address, parsed, pki.JoinRequest{CSR: csr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := api.Remote{Name: "test", Addresses: []string{h.address}, Authority: x509.NewCertPool()}
+	r.Authority.AppendCertsFromPEM(pki.EncodeCertificates(answer.Authority...))
+	if r.Certificate, err = tls.X509KeyPair(pki.EncodeCertificates(answer.Certificate), key); err != nil {
+		t.Fatal(err)
+	}
+	c := api.NewRemoteClient(r)
+	t.Cleanup(c.Close)
+	request := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}))
+	if renewed, err := c.Renew(t.Context(), request); err != nil || !strings.Contains(renewed.Certificate, "BEGIN CERTIFICATE") {
+		t.Errorf("the certificate of %s is not renewed: %v", role, err)
+	}
+	return c
+}
+
+func TestUsersAskOverTheNetwork(t *testing.T) {
+	t.Parallel()
+	all := form(t, 3)
+	_, others := leader(t, all)
+	at := others[0] // it passes everything on
+	view, admin := login(t, at, "view"), login(t, at, "admin")
+	id := at.Submit(t, nodetest.Job(t, at.Dir, "long", 1e6))
+	at.Until(t, id, "commits", committed)
+	if jobs, err := view.Jobs(t.Context()); err != nil || len(jobs) != 1 || !jobs[0].Restricted {
+		t.Errorf("a viewer sees %+v, %v", jobs, err)
+	}
+	if _, err := view.Cancel(t.Context(), id); err == nil || !strings.Contains(err.Error(), "may only read") {
+		t.Errorf("a viewer cancels: %v", err)
+	}
+	if _, err := view.Drain(t.Context(), "n1", api.DrainRequest{}); err == nil || !strings.Contains(err.Error(), "may only read") {
+		t.Errorf("a viewer drains: %v", err)
+	}
+	steps := 0
+	_, err := admin.Watch(t.Context(), id, func(s api.JobStatus) { // a stream, through another node
+		if steps++; steps == 2 {
+			if _, err := admin.Cancel(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil || steps < 2 {
+		t.Errorf("%d statuses, %v", steps, err)
+	}
 }
