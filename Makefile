@@ -136,7 +136,7 @@ SEED      ?= 1
 .PHONY: test-cluster
 test-cluster: ## the long form of the tests of replication: clusters that lose nodes and networks for hours of simulated time (SIMULATED=1h CLUSTERS=5 SEED=1)
 	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(SEED) -v
-	$(TEST) -timeout 6h ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
+	$(TEST) -timeout 6h $(TAGS) ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
 
 .PHONY: fuzz
 fuzz: deps ## every fuzz target for FUZZTIME
