@@ -180,6 +180,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
+	n.bring(ctx, j, kept[len(kept)-1])
 	m, faults, err := coordinator.NewestWhole(ctx, n.agent.Shards(j.ID).Verify, kept, func(error) bool { return true })
 	if err != nil {
 		return fmt.Errorf("export job %s: %w", j.ID, err)
@@ -218,6 +219,13 @@ func (n *node) Log(ctx context.Context, ref string, r api.LogRequest) (server.Lo
 	j, err := n.find(ref)
 	if err != nil {
 		return nil, err
+	}
+	if there := n.elsewhere(j); there != nil {
+		reader, err := there.OpenLog(ctx, j.ID, r)
+		if err != nil {
+			return nil, api.Errorf(http.StatusServiceUnavailable, "log of job %s: %v", j.ID, err)
+		}
+		return reader, nil
 	}
 	reader, err := patiently(ctx, &n.readers, j.ID, func() (*agent.LogFile, error) {
 		return agent.OpenLog(control.LogPath(agent.JobDir(n.config.StateDir, j.ID)), r)

@@ -137,6 +137,17 @@ func TestThreeNodesAreOneCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	others[0].Until(t, id, "ends", ended)
+	for _, h := range all { // wherever its files are
+		if names := modelFiles(t, h.Daemon, id); len(names) != 2 {
+			t.Errorf("%s exports %v", h.name, names)
+		}
+		if past, err := h.Client.History(t.Context(), id, api.HistoryRequest{}); err != nil || past.ID != id {
+			t.Errorf("%s: the history %+v, %v", h.name, past, err)
+		}
+		if err := h.Client.Logs(t.Context(), id, api.LogRequest{}, func([]byte) error { return nil }); err != nil {
+			t.Errorf("%s: the log: %v", h.name, err)
+		}
+	}
 }
 
 func TestAnotherNodeLeads(t *testing.T) {

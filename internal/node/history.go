@@ -20,7 +20,12 @@ func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (a
 		return api.History{}, err
 	}
 	damaged := 0
+	there := n.elsewhere(j)
 	records, err := patiently(ctx, &n.readers, j.ID, func() (all []history.Record, err error) {
+		if there != nil {
+			all, damaged, err = there.History(ctx, j.ID)
+			return all, err
+		}
 		all, damaged, err = history.Read(control.HistoryPath(agent.JobDir(n.config.StateDir, j.ID)))
 		return all, err
 	})

@@ -1,0 +1,89 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// holders are the nodes that have files of a job: first those where a worker of it runs, then those that keep its newest round.
+func (n *node) holders(j *cluster.Job) []string {
+	all := slices.Clone(n.coordinator().Published().Jobs[j.ID].Nodes)
+	if m := j.LastCommitted(); m != nil {
+		for _, s := range m.Shards {
+			all = append(all, s.Nodes...)
+		}
+	}
+	var once []string
+	for _, name := range all {
+		if !slices.Contains(once, name) {
+			once = append(once, name)
+		}
+	}
+	return once
+}
+
+// elsewhere is the agent of the node where a job's worker writes its log and its history; nil: this node, or nobody knows.
+func (n *node) elsewhere(j *cluster.Job) agent.Agent {
+	if n.member == nil {
+		return nil
+	}
+	all := n.holders(j)
+	if len(all) == 0 || all[0] == n.id {
+		return nil
+	}
+	a, err := n.peer(all[0])
+	if err != nil {
+		return nil
+	}
+	return a
+}
+
+// bring has this node read what a round needs that only others have: shards, and what goes with the model. What cannot be had shows when it is
+// looked for.
+func (n *node) bring(ctx context.Context, j *cluster.Job, m *cluster.Manifest) {
+	if n.member == nil {
+		return
+	}
+	for _, s := range m.Files() {
+		if bytes, err := n.agent.Shards(j.ID).Size(ctx, s.Digest); err == nil && bytes == s.Bytes {
+			continue
+		}
+		if err := n.agent.Shards(j.ID).Fetch(ctx, s.Digest, s.Bytes, s.Nodes); err != nil {
+			n.log.Warn("a shard of another node cannot be had", zap.String("job", j.ID), zap.String("shard", string(s.Digest)), zap.Error(err))
+			return
+		}
+	}
+	needed, err := n.archives.companions(j.ID, m)
+	if err != nil {
+		return // whoever reads the round says it
+	}
+	dir := control.ModelDir(agent.JobDir(n.config.StateDir, j.ID))
+	for _, d := range needed {
+		if _, err := checkpoint.ReadObject(dir, string(d)); d == "" || !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		for _, name := range n.holders(j) {
+			a, err := n.peer(name)
+			if err != nil || name == n.id {
+				continue
+			}
+			text, err := a.Companion(ctx, j.ID, string(d)+".object")
+			if err == nil {
+				_, err = checkpoint.WriteObject(dir, text, 0o640)
+			}
+			if err == nil {
+				break
+			}
+			n.log.Warn("what goes with a model cannot be had", zap.String("job", j.ID), zap.String("from", name), zap.Error(err))
+		}
+	}
+}
