@@ -64,11 +64,15 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	}
 	a.Say(a.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
 	g := newGeneration()
+	ports, err := a.listen(ctx, result.Generation)
 	for _, node := range a.taking.nodes() {
 		w := &worker{process: agent.Process{Job: a.ID, Node: node}, phase: loading}
 		g.workers = append(g.workers, w)
-		p, startErr := a.at(w.process).Start(ctx, a.assignment(result.Generation, plan, node, from))
-		if err = startErr; err != nil { // those that were started are ended like any whose peer is gone
+		var p agent.Process
+		if err == nil {
+			p, err = a.at(w.process).Start(ctx, a.assignment(result.Generation, plan, node, ports, from))
+		}
+		if err != nil { // those that were started are ended like any whose peer is gone
 			w.phase, w.ended, w.cause, w.obstacle = exited, time.Now(), err.Error(), obstacle.Of(err)
 			w.died = w.obstacle == nil
 			break
@@ -87,11 +91,23 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	}, err
 }
 
+// listen has every node open the port of its worker's links, where there are several, so that all addresses are known before a worker runs.
+func (a *act) listen(ctx context.Context, generation uint64) (ports map[string]string, err error) {
+	ports = map[string]string{}
+	nodes := a.taking.nodes()
+	for _, node := range nodes {
+		if len(nodes) > 1 && err == nil {
+			ports[node], err = a.at(agent.Process{Node: node}).Listen(ctx, a.ID, generation)
+		}
+	}
+	return ports, err
+}
+
 // assignment tells the worker on a node everything.
-func (a *act) assignment(generation uint64, plan schedule.Plan, node string, from *cluster.Manifest) control.Assignment {
+func (a *act) assignment(generation uint64, plan schedule.Plan, node string, ports map[string]string, from *cluster.Manifest) control.Assignment {
 	places := make([]control.StagePlace, len(a.taking))
-	for k := range places {
-		places[k].Node, places[k].GPU = a.taking[k].Node, a.taking[k].GPU
+	for k, at := range a.taking {
+		places[k] = control.StagePlace{Node: at.Node, GPU: at.GPU, Address: ports[at.Node]}
 	}
 	return control.Assignment{
 		JobID: a.ID, Generation: generation,

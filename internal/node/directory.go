@@ -14,7 +14,9 @@ import (
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/mux"
+	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // info is what this host has for jobs.
@@ -26,6 +28,16 @@ func (n *node) info() agent.Info {
 		}
 	}
 	return i
+}
+
+// links says where the workers' links listen, and what they identify themselves with; nothing on a node that is alone.
+func (m *member) links() agent.Links {
+	if m == nil {
+		return agent.Links{}
+	}
+	host, _, _ := net.SplitHostPort(m.advertise) // openMember has seen that it is HOST:PORT
+	files := pki.FilesOf(m.dir)
+	return agent.Links{Host: host, TLS: &control.LinkTLS{Certificate: files.Certificate, Key: files.Key, Authority: files.Authority}}
 }
 
 // nodes are those that jobs are placed on, this one first.
