@@ -154,8 +154,15 @@ func TestAnotherNodeLeads(t *testing.T) {
 	t.Parallel()
 	all := form(t, 3)
 	first, others := leader(t, all)
-	first.Stop(t)
+	job := strings.Replace(nodetest.Job(t, others[0].Dir, "long", 1e6), "commit_every: 10", "commit_every: 10, replicas: 2", 1)
+	id := others[0].Submit(t, job)
+	before := others[0].Until(t, id, "commits", committed)
+	first.Stop(t) // with a worker, as a rule: the job goes on elsewhere from what others keep
 	second, rest := leader(t, others)
+	after := rest[0].Until(t, id, "commits further", func(s api.JobStatus) bool { return s.CommittedRound > before.CommittedRound })
+	if after.Generation > 1 && !strings.Contains(after.Reason, "resumed from round") {
+		t.Errorf("generation %d: %s", after.Generation, after.Reason)
+	}
 	nodetest.Eventually(t, "the node that is gone is down", func() bool {
 		nodes, err := rest[0].Client.Nodes(t.Context())
 		if err != nil {
