@@ -84,6 +84,7 @@ type Coordinator struct {
 	answered []chan struct{}  // to be closed when what was asked for is published
 	reserved placement        // of tunings that belong to no job
 	ticked   time.Time        // when the last tick was
+	ways     links
 }
 
 // Counts are what happened to jobs.
@@ -102,6 +103,7 @@ func New(c Config) *Coordinator {
 	out := &Coordinator{
 		config: c, raft: c.Raft, here: c.Nodes()[0], log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
 		calls: make(chan func(), 64), jobs: map[string]*observed{}, seen: map[string]*seen{},
+		ways: links{known: map[[2]string]Link{}, failed: map[[2]string]time.Time{}},
 	}
 	out.published.Store(&Published{Jobs: map[string]View{}, FreeCores: len(out.here.Cores)})
 	return out

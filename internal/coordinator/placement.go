@@ -58,9 +58,6 @@ func (c *Coordinator) choosePlaces(o *observed, d decision, rooms []placer.Node)
 	return taken(want, p), p.Reason
 }
 
-// links are those between the nodes, as far as they were measured.
-func (c *Coordinator) links() placer.Links { return nil }
-
 // tuningPlaces says where a job is tuned; nil: nowhere.
 func (c *Coordinator) tuningPlaces(o *observed, rooms []placer.Node) placement {
 	here := inRooms(rooms, o.want.Unfit)[c.here.Name]

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -130,6 +131,7 @@ type Published struct {
 	Tick      time.Time
 	Jobs      map[string]View // by id; a job that is missing has not been looked at yet
 	FreeCores int
+	Links     map[[2]string]Link // that were measured, by the names of their ends, the lesser first
 }
 
 // View is what the coordinator knows of a job beside the replicated state.
@@ -160,7 +162,7 @@ func (c *Coordinator) Published() *Published { return c.published.Load() }
 
 // publish makes known what the coordinator knows.
 func (c *Coordinator) publish(free int) {
-	p := &Published{Tick: c.ticked, Jobs: make(map[string]View, len(c.jobs)), FreeCores: free}
+	p := &Published{Tick: c.ticked, Jobs: make(map[string]View, len(c.jobs)), FreeCores: free, Links: maps.Clone(c.ways.known)}
 	nodes := len(c.nodes())
 	for id, o := range c.jobs {
 		v := View{

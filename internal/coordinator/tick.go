@@ -19,6 +19,7 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 	s := c.snapshot(state, stopping)
 	c.sweep(s.now)
 	c.recopy(state, s.now)
+	c.measureLinks(s)
 	rooms := s.rooms
 	for i, d := range decide(s) {
 		o := s.jobs[i]

@@ -82,11 +82,11 @@ func (l Links) Between(a, b string) Link {
 
 // String says for people what a link carries.
 func (l Link) String() string {
-	text := fmt.Sprintf("%.0f Mbit/s, round trip %v", l.BitsPerSecond/1e6, l.RoundTrip)
+	basis := "measured"
 	if l.Assumed {
-		text += ", assumed"
+		basis = "assumed"
 	}
-	return text
+	return fmt.Sprintf("%.0f Mbit/s, round trip %v, %s", l.BitsPerSecond/1e6, l.RoundTrip.Round(time.Microsecond), basis)
 }
 
 // message is the one-way time of a message of so many bytes when no other is on its way, and how long it occupies the link, in seconds.

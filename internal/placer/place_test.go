@@ -60,7 +60,7 @@ func TestStagesGoWhereThereIsRoom(t *testing.T) {
 	}{
 		"the smallest that has room":   {1, false, []Node{node("a", 8), node("b", 5), node("c", 4)}, "c c c c", "all stages on c"},
 		"by name":                      {1, false, []Node{node("b", 4), node("a", 4)}, "a a a a", ""},
-		"over the fast link":           {1, false, []Node{node("a", 2), node("b", 2), node("c", 2)}, "a a c c", "stages 0-1 on a, 2-3 on c: no node has 4 cores free; the link a-c has 940 Mbit/s, round trip 100µs"},
+		"over the fast link":           {1, false, []Node{node("a", 2), node("b", 2), node("c", 2)}, "a a c c", "stages 0-1 on a, 2-3 on c: no node has 4 cores free; the link a-c has 940 Mbit/s, round trip 100µs, measured"},
 		"as few nodes as there can be": {1, false, []Node{node("a", 1), node("b", 1), node("d", 3)}, "a d d d", "the link a-d has 1000 Mbit/s, round trip 200µs, assumed"},
 		"spread":                       {1, true, []Node{node("a", 4), node("c", 4)}, "a a a c", "it is to be spread"},
 		"excluded":                     {1, false, []Node{with(node("a", 4), func(n *Node) { n.Excluded = "it is being drained" }), node("b", 4)}, "b b b b", ""},

@@ -1,0 +1,145 @@
+package coordinator
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/placer"
+)
+
+// When the links between nodes are measured.
+const (
+	linkAge   = 10 * time.Minute // of a measurement before it is made again
+	linkRetry = time.Minute      // after one that failed
+	linkBound = 5 * time.Second  // of one; it takes less than a second
+)
+
+// Link is the link between two nodes, as it was measured.
+type Link struct {
+	placer.Link
+	At time.Time // when
+}
+
+// links are what is known of the links between nodes. They belong to the coordinator's goroutine.
+type links struct {
+	known  map[[2]string]Link
+	failed map[[2]string]time.Time // when a measurement failed
+	busy   bool                    // one is being made: two at once would measure each other
+}
+
+// pair names the link between two nodes.
+func pair(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
+
+// due is the next pair to measure, of these nodes. Pairs that carry a job are left out: a measurement would show what the job leaves, and slow it.
+func (l *links) due(now time.Time, nodes []string, carry map[[2]string]bool) (next [2]string, ok bool) {
+	nodes = slices.Sorted(slices.Values(nodes))
+	for i, a := range nodes {
+		for _, b := range nodes[i+1:] {
+			p := pair(a, b)
+			known, measured := l.known[p]
+			switch failed, late := l.failed[p]; {
+			case carry[p], late && now.Sub(failed) < linkRetry, measured && now.Sub(known.At) < linkAge:
+				continue
+			case !measured:
+				return p, true
+			case !ok:
+				next, ok = p, true
+			}
+		}
+	}
+	return next, ok
+}
+
+// carried are the pairs of nodes that both have workers of one job.
+func carried(jobs []*observed) map[[2]string]bool {
+	carry := map[[2]string]bool{}
+	for _, o := range jobs {
+		if !o.holdsCores() {
+			continue
+		}
+		at := placementOf(o.Job).nodes()
+		if o.taking != nil {
+			at = o.taking.nodes()
+		}
+		for i, a := range at {
+			for _, b := range at[i+1:] {
+				carry[pair(a, b)] = true
+			}
+		}
+	}
+	return carry
+}
+
+// measureLinks begins to measure a link, where one is due and no other is being measured.
+func (c *Coordinator) measureLinks(s snapshot) {
+	c.forgetLinks()
+	nodes := c.nodes()
+	if len(nodes) < 2 || c.ways.busy || s.stopping {
+		return
+	}
+	agents, names := map[string]agent.Agent{}, make([]string, 0, len(nodes))
+	away := c.unreached()
+	for _, n := range nodes {
+		if away[n.Name] == "" {
+			names = append(names, n.Name)
+			agents[n.Name] = n.Agent
+		}
+	}
+	p, ok := c.ways.due(s.now, names, carried(s.jobs))
+	if !ok {
+		return
+	}
+	c.ways.busy = true
+	from, to := agents[p[0]], p[1]
+	c.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(c.background, linkBound)
+		defer cancel()
+		measured, err := from.Probe(ctx, to)
+		c.call(func() { c.noteLink(p, measured, err) })
+	})
+}
+
+// noteLink keeps what was measured. Of a measurement that failed the older one stays.
+func (c *Coordinator) noteLink(p [2]string, measured agent.Link, err error) {
+	c.ways.busy = false
+	at := zap.Strings("nodes", p[:])
+	if err != nil || measured.BytesPerSecond <= 0 {
+		if _, again := c.ways.failed[p]; !again {
+			c.log.Info("a link is not measured yet", at, zap.Error(err))
+		}
+		c.ways.failed[p] = time.Now()
+		return
+	}
+	link := Link{placer.Link{BitsPerSecond: 8 * measured.BytesPerSecond, RoundTrip: measured.RTT}, time.Now()}
+	c.ways.known[p] = link
+	delete(c.ways.failed, p)
+	c.log.Info("a link was measured", at, zap.Stringer("link", link.Link))
+}
+
+// links are those between the nodes, as far as they were measured.
+func (c *Coordinator) links() placer.Links {
+	all := placer.Links{}
+	for p, l := range c.ways.known {
+		all[p] = l.Link
+	}
+	return all
+}
+
+// forgetLinks drops those of nodes that are no members any more.
+func (c *Coordinator) forgetLinks() {
+	gone := func(p [2]string) bool {
+		for _, name := range p {
+			if _, member := c.node(name); !member {
+				return true
+			}
+		}
+		return false
+	}
+	maps.DeleteFunc(c.ways.known, func(p [2]string, _ Link) bool { return gone(p) })
+	maps.DeleteFunc(c.ways.failed, func(p [2]string, _ time.Time) bool { return gone(p) })
+}
