@@ -125,7 +125,7 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 	n := node.Config{
 		StateDir: c.StateDir, Socket: c.Socket, Group: string(c.Group), MetricsAddress: string(c.Metrics), Listen: string(c.Listen), Advertise: string(c.Advertise), AdminGroup: string(c.AdminGroup), NodeID: c.Node, Cores: cores,
 		SelectGPUs:    c.selection(),
-		WorkerCommand: append([]string{self, "worker"}, graphics...), TuneCommand: append([]string{self, "tune"}, graphics...), InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"},
+		WorkerCommand: append([]string{self, "worker"}, graphics...), TuneCommand: append([]string{self, "tune"}, graphics...), InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"}, SpeedCommand: []string{self, "speed"},
 		Version: version, Log: log,
 	}
 	if n.Buckets, err = c.buckets(); err != nil {

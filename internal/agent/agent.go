@@ -127,6 +127,7 @@ type Info struct {
 	Excluded    []string  `json:"excluded"`     // UUIDs of GPUs that somebody has taken from jobs
 	Version     string    `json:"version"`      // of the daemon
 	Boot        string    `json:"boot"`         // of the host, as its kernel names it
+	GFLOPs      float64   `json:"gflops"`       // that a core does in a second, as measured; 0: not known
 }
 
 // Link is the way from one node to another.

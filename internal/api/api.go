@@ -174,6 +174,18 @@ type NodeStatus struct {
 	AgeS float64 `json:"age_s"`
 	// Reason is why it is drained.
 	Reason string `json:"reason,omitempty"`
+	// GFLOPs is what a core does in a second, as measured; 0: that is not known.
+	GFLOPs float64 `json:"gflops,omitempty"`
+	// Links are those to other nodes that were measured.
+	Links []NodeLink `json:"links,omitempty"`
+}
+
+// NodeLink is the link to another node, as it was measured.
+type NodeLink struct {
+	Node       string  `json:"node"`
+	BitsPerS   float64 `json:"bits_per_s"`
+	RoundTripS float64 `json:"round_trip_s"`
+	AgeS       float64 `json:"age_s"` // of the measurement
 }
 
 // NodeRole is what a node is in its cluster.

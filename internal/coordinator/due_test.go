@@ -31,3 +31,14 @@ func TestALinkIsDueWhenItIsOldAndCarriesNoJob(t *testing.T) {
 		}
 	}
 }
+
+// TestNodesOfAboutTheSameSpeedAreEqual: measurements of one host differ by some.
+func TestNodesOfAboutTheSameSpeedAreEqual(t *testing.T) {
+	for _, c := range []struct{ gflops, here, least, most float64 }{
+		{50, 50, 1, 1}, {54, 50, 1, 1}, {46, 50, 1, 1}, {0, 50, 0, 0}, {50, 0, 0, 0}, {100, 50, 1.7, 2.3}, {25, 50, 0.4, 0.6},
+	} {
+		if got := speedOf(c.gflops, c.here); got < c.least || got > c.most {
+			t.Errorf("%v GFLOP/s where there are %v here: speed %v", c.gflops, c.here, got)
+		}
+	}
+}

@@ -24,6 +24,8 @@ type Node struct {
 	// Excludes reports whether somebody has taken a GPU, by UUID, from jobs. It is called as GPUs is. Nil: nobody has.
 	Excludes func(uuid string) bool
 	Agent    agent.Agent
+	// GFLOPs is what a core does in a second, as measured in the same way on all nodes; 0: not known.
+	GFLOPs float64
 	// Draining says that nothing new is placed there, and that jobs that are there go elsewhere once they have committed.
 	Draining bool
 	Reach    Reach

@@ -51,6 +51,12 @@ func (c *Coordinator) choosePlaces(o *observed, d decision, rooms []placer.Node)
 	if d.before {
 		return taken(want, d.placed), d.placed.Reason
 	}
+	if want.GPUs > 0 { // whose speed is not measured
+		rooms = slices.Clone(rooms)
+		for i := range rooms {
+			rooms[i].Speed = 0
+		}
+	}
 	p, err := placer.Place(o.priced(want), rooms, c.links())
 	if err != nil {
 		return nil, err.Error()

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -17,7 +18,7 @@ func (c *Coordinator) rooms(s snapshot) []placer.Node {
 	rooms := make([]placer.Node, 0, len(nodes))
 	for _, n := range nodes {
 		rooms = append(rooms, placer.Node{
-			Name: n.Name, Cores: free[n.Name].cores, GPUs: free[n.Name].gpus, Bytes: n.MemoryBytes, Excluded: c.shut(n),
+			Name: n.Name, Cores: free[n.Name].cores, GPUs: free[n.Name].gpus, Bytes: n.MemoryBytes, Excluded: c.shut(n), Speed: speedOf(n.GFLOPs, nodes[0].GFLOPs),
 			All: placer.Capacity{Cores: len(n.Cores), GPUs: len(all[n.Name].gpus), Bytes: n.MemoryBytes},
 		})
 	}
@@ -45,6 +46,17 @@ func (c *Coordinator) rooms(s snapshot) []placer.Node {
 		}
 	}
 	return rooms
+}
+
+// speedStep is how much faster a node must be to be taken for faster: measurements of one host differ by less.
+const speedStep = 1.25
+
+// speedOf is how fast a node is, compared with the one on which jobs are tuned, in whole steps; 0: nobody knows.
+func speedOf(gflops, here float64) float64 {
+	if gflops <= 0 || here <= 0 {
+		return 0
+	}
+	return math.Pow(speedStep, math.Round(math.Log(gflops/here)/math.Log(speedStep)))
 }
 
 // bytesOn is what a job is promised of a node's memory.

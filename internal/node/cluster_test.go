@@ -37,7 +37,9 @@ type host struct {
 // start starts the daemon of a node.
 func (h *host) start(t *testing.T, dir string) {
 	t.Helper()
-	h.Daemon = nodetest.Start(t, dir, func(c *node.Config) { c.NodeID, c.Listen = h.name, h.address })
+	h.Daemon = nodetest.Start(t, dir, func(c *node.Config) {
+		c.NodeID, c.Listen, c.SpeedCommand = h.name, h.address, []string{"echo", `{"gflops": 50}`}
+	})
 }
 
 // form makes a cluster of nodes n1, n2, ...

@@ -61,6 +61,8 @@ type Config struct {
 	InspectCommand []string
 	// ExportCommand starts a process that runs outputdir.Receive. Required.
 	ExportCommand []string
+	// SpeedCommand prints a Speed: how fast a core of this host is. Nil: nobody knows, and all hosts are taken to be as fast.
+	SpeedCommand []string
 	// Buckets says where the server of buckets is that jobs may copy their rounds to. Nil: there is none.
 	Buckets *objectstore.Config
 	// Limits returns what may change while the daemon runs. It is asked whenever a limit is needed and may be called

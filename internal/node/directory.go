@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -21,7 +22,9 @@ import (
 
 // info is what this host has for jobs.
 func (n *node) info() agent.Info {
-	i := agent.Info{Node: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), Version: n.config.Version}
+	i := agent.Info{Node: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), Version: n.config.Version,
+		GFLOPs: math.Float64frombits(n.speed.Load()),
+	}
 	for _, g := range i.GPUs {
 		if n.gpus.Excludes(g.UUID) {
 			i.Excluded = append(i.Excluded, g.UUID)
@@ -44,6 +47,7 @@ func (m *member) links() agent.Links {
 func (n *node) nodes() []coordinator.Node {
 	here := coordinator.Node{
 		Name: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs, Excludes: n.gpus.Excludes, Agent: n.agent,
+		GFLOPs: math.Float64frombits(n.speed.Load()),
 	}
 	all := []coordinator.Node{here}
 	if n.member == nil {
@@ -65,6 +69,7 @@ func (n *node) away(known *cluster.Node, now time.Time) coordinator.Node {
 	seen, looked := n.seen.get(known.Name)
 	out := coordinator.Node{
 		Name: known.Name, Cores: seen.info.Cores, MemoryBytes: seen.info.MemoryBytes, Agent: n.member.agent(known.Name, n.raft.Term), Draining: known.Draining,
+		GFLOPs: seen.info.GFLOPs,
 		GPUs: func() []gpu.GPU {
 			s, _ := n.seen.get(known.Name)
 			return s.info.GPUs

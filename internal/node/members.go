@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/server"
 )
@@ -223,8 +225,8 @@ func (n *node) giveKey(ctx context.Context, name string) error {
 }
 
 func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
-	jobs := map[string][]string{}
-	for id, v := range n.coordinator().Published().Jobs {
+	jobs, published := map[string][]string{}, n.coordinator().Published()
+	for id, v := range published.Jobs {
 		for _, name := range v.Nodes {
 			jobs[name] = append(jobs[name], id)
 		}
@@ -253,7 +255,7 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 			s.Role = api.RoleLeader
 		}
 		s.Jobs = slices.Sorted(slices.Values(append([]string{}, jobs[node.Name]...)))
-		s.Reason = node.Reason
+		s.Reason, s.Links = node.Reason, linksOf(published.Links, node.Name, now)
 		if node.Draining && s.State == api.NodeAlive {
 			if s.State = api.NodeDraining; len(s.Jobs) == 0 && n.Leads() {
 				s.State = api.NodeDrained
@@ -262,6 +264,21 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// linksOf are the links of a node that were measured, by the other node.
+func linksOf(known map[[2]string]coordinator.Link, name string, now time.Time) (all []api.NodeLink) {
+	for ends, l := range known {
+		if slices.Contains(ends[:], name) {
+			other := ends[0]
+			if other == name {
+				other = ends[1]
+			}
+			all = append(all, api.NodeLink{Node: other, BitsPerS: l.BitsPerSecond, RoundTripS: l.RoundTrip.Seconds(), AgeS: now.Sub(l.At).Seconds()})
+		}
+	}
+	slices.SortFunc(all, func(a, b api.NodeLink) int { return cmp.Compare(a.Node, b.Node) })
+	return all
 }
 
 // other is the status of another node. Only the node that leads looks at others.

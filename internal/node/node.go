@@ -38,7 +38,8 @@ type node struct {
 	leads    atomic.Bool // this node leads, and its coordinator has begun
 	leading  atomic.Pointer[coordinator.Coordinator]
 	started  time.Time
-	kept     sync.Map // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
+	speed    atomic.Uint64 // GFLOP/s of a core, as math.Float64bits; 0: not known
+	kept     sync.Map      // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
 	exports  *exporter
 	archives *archiver
 	readers  readers
@@ -159,7 +160,7 @@ func (n *node) run(ctx context.Context) error {
 		group.Go(func() error { return server.ServeMonitoring(background, monitoring, n, n.log) })
 	}
 	group.Go(func() error { return n.watchRaft(background) })
-	for _, part := range []func(context.Context){n.watchdog, n.gpus.Run} {
+	for _, part := range []func(context.Context){n.watchdog, n.gpus.Run, n.measureSpeed} {
 		group.Go(func() error {
 			part(background)
 			return nil

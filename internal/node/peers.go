@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"time"
@@ -263,6 +264,7 @@ func (n *node) self() api.NodeStatus {
 	s := api.NodeStatus{
 		ID: n.id, Address: n.config.Socket, Leader: n.raft.IsLeader(), State: api.NodeAlive, Version: n.config.Version, Cores: len(n.config.Cores),
 		Devices: devices, GPUs: n.gpus.Status(), HiddenGPUs: n.gpus.Hidden(), Jobs: []string{}, UptimeS: time.Since(n.started).Seconds(),
+		GFLOPs: math.Float64frombits(n.speed.Load()),
 	}
 	if n.member != nil {
 		s.Address = n.member.advertise
