@@ -189,12 +189,17 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out.State = p.state
-	out.Step, out.Round = slices.Min(p.steps), p.completed()
+	out.Round = p.completed()
+	steps := make([]uint64, len(p.steps)) // only the last stage tells of steps; the others of rounds
+	for i, s := range p.steps {
+		steps[i] = max(s, out.Round*p.origin.tau)
+	}
+	out.Step = slices.Min(steps)
 	l := &p.last
 	out.Loss, out.EvalLoss, out.EvalRound, out.Metrics, out.InitialLoss = l.Loss, l.EvalLoss, l.EvalRound, l.Metrics, l.InitialLoss
 	out.TokensPerS = p.rate.PerSecond(p.until(now))
 	out.SamplesSeen = p.origin.samples
-	for _, s := range p.steps {
+	for _, s := range steps {
 		out.SamplesSeen += (s - p.origin.step) * p.batch
 	}
 	if out.TokensPerS > 0 {
