@@ -23,7 +23,7 @@ that was tuned the candidates that lost, with what was predicted and measured of
 trains, what its devices do in the last seconds stands beside the prediction, stage by stage: compute, optimizer and
 average are of one pipeline's batch, wait is what the device spends on no pipeline at all. So do what one message takes
 on each link, and what memory is for. A batch time that has left its prediction by more than the bound is told with the
-stage or link and the term that moved most.
+stage or link and the term that moved most. At the end stand the bounds of all that the daemon waits for about the job.
 
 The json output has the plan, the tuning's report and what is observed (docs/tuning.md).`,
 		Example: `  avgpipectl explain my-job
@@ -33,7 +33,10 @@ The json output has the plan, the tuning's report and what is observed (docs/tun
 		if err != nil {
 			return err
 		}
-		return c.show(e, func(p *page) { printExplanation(p, &e) })
+		return c.show(e, func(p *page) {
+			printExplanation(p, &e)
+			printTimeouts(p, e.Timeouts)
+		})
 	})
 }
 
@@ -72,6 +75,20 @@ func printExplanation(p *page, e *api.Explanation) {
 	default:
 		p.printf("nothing is chosen for it yet: it is tuned first\n")
 	}
+}
+
+// printTimeouts prints the bounds of what the daemon waits for, in the order in which they come.
+func printTimeouts(p *page, all []api.Timeout) {
+	if len(all) == 0 {
+		return
+	}
+	t := table{}
+	t.add("TIMEOUT", "AFTER", "FROM", "THEN")
+	for _, bound := range all {
+		t.add(bound.Name, words.Seconds(bound.ValueS), bound.From, bound.Then)
+	}
+	p.printf("\n")
+	p.table(&t)
 }
 
 // printHeld prints what memory is for, and what the worker processes have held of the host's.

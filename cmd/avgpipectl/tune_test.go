@@ -49,7 +49,11 @@ func TestTuneAndExplain(t *testing.T) {
 		r := want(t, exitDone, d, "explain", name)
 		want(t, exitDone, d, "cancel", name)
 		d.Until(t, name, "ends", func(s api.JobStatus) bool { return s.State.Ended() })
-		return r.out
+		out, bounds, _ := strings.Cut(r.out, "\nTIMEOUT") // some are measured
+		if !strings.Contains(bounds, "a worker that does not answer is killed") {
+			t.Errorf("the timeouts are %s", bounds)
+		}
+		return out
 	})
 }
 

@@ -25,6 +25,8 @@ type TuneUpdate struct {
 
 // Explanation says how a job is laid over its devices and why: what `avgpipectl explain JOB -o json` prints.
 type Explanation struct {
+	// Timeouts are the bounds of what the daemon waits for about the job, in the order in which they come; none of an ended job.
+	Timeouts     []Timeout     `json:"timeouts,omitempty"`
 	ID           string        `json:"id"`
 	Name         string        `json:"name"`
 	State        State         `json:"state"`

@@ -41,6 +41,9 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 			out.Report, out.Warnings = s.Report, append(out.Warnings, "the whole report of the tuning is lost: "+err.Error())
 		}
 	}
+	if !j.State.Ended() {
+		out.Timeouts = n.coordinator().Timeouts(j.ID)
+	}
 	out.Why = append(out.Why, "averaging: "+s.Averaging())
 	if s.Job.Open() {
 		return out, nil
