@@ -117,10 +117,11 @@ var mayImport = map[string][]string{
 		"internal/history", "internal/logging", "internal/obstacle", "internal/shard", "internal/trace", "internal/words",
 		"internal/worker/control",
 	},
-	"internal/audit":  nil,
-	"internal/mux":    nil,
-	"internal/pki":    {"internal/checkpoint", "internal/mux"},
-	"internal/server": {"internal/access", "internal/api", "internal/audit", "internal/gpu", "job"},
+	"internal/audit":      nil,
+	"internal/membership": nil,
+	"internal/mux":        nil,
+	"internal/pki":        {"internal/checkpoint", "internal/mux"},
+	"internal/server":     {"internal/access", "internal/api", "internal/audit", "internal/gpu", "job"},
 
 	// Programs.
 	"cmd/avgpiped": {
