@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"slices"
 
 	"go.uber.org/zap"
@@ -77,6 +78,9 @@ func (n *node) bring(ctx context.Context, j *cluster.Job, m *cluster.Manifest) {
 				continue
 			}
 			text, err := a.Companion(ctx, j.ID, string(d)+".object")
+			if err == nil {
+				err = os.MkdirAll(dir, 0o750) // the job may never have had a worker here
+			}
 			if err == nil {
 				_, err = checkpoint.WriteObject(dir, text, 0o640)
 			}
