@@ -105,7 +105,7 @@ Exit codes:
 	cmd.Flags().BoolVar(&o.dev, "dev", false, "one node whose state is in a temporary directory and goes with it")
 	cmd.CompletionOptions.HiddenDefaultCmd = true
 	cmd.AddCommand(
-		newVersionCommand(), newInitCommand(), newJoinCommand(), newTokenCommand(), newRecoverCommand(), newWorkerCommand(), newTuneCommand(), newInferCommand(), newGPUsCommand(), newProbeCommand(), newSpeedCommand(),
+		newVersionCommand(), newInitCommand(), newJoinCommand(), newAuthorityCommand(), newTokenCommand(), newRecoverCommand(), newWorkerCommand(), newTuneCommand(), newInferCommand(), newGPUsCommand(), newProbeCommand(), newSpeedCommand(),
 		hidden("inspect", "Check the job file on standard input, and what it names", func(cmd *cobra.Command) error {
 			return admission.Inspect(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		}),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/pki"
 )
 
 // configured is the configuration that a verb reads with --config, without which it does nothing.
@@ -37,7 +39,8 @@ func (c *config) reachable() (string, error) {
 }
 
 func newInitCommand() *cobra.Command {
-	var path string
+	var path, authority string
+	var others []string
 	cmd := &cobra.Command{
 		Use:   "init --config FILE",
 		Short: "Make the state directory that of the first node of a cluster",
@@ -47,6 +50,9 @@ next start of the daemon begins the cluster; avgpiped token then makes tokens, w
 
 The configuration needs listen, where the other nodes reach this one. Run it as the user that the state directory belongs to, with the
 daemon stopped.
+
+With --authority the authority is one that avgpiped authority made before. A state directory that is a node of its cluster already stays as it
+is; and where a node of it answers at an address of --others, the cluster has begun, and init refuses to begin another.
 
 Exit codes:
   0  the state directory is that of a node of a new cluster
@@ -65,7 +71,18 @@ Exit codes:
 			if err != nil {
 				return err
 			}
-			id, err := node.Init(c.StateDir, c.Node)
+			if err := checkAddresses("--others", others); err != nil {
+				return err
+			}
+			begin := func() (string, error) { return node.Init(c.StateDir, c.Node) }
+			if authority != "" {
+				a, err := pki.ReadAuthority(authority)
+				if err != nil {
+					return err
+				}
+				begin = func() (string, error) { return node.InitAuthority(cmd.Context(), c.StateDir, c.Node, a, others) }
+			}
+			id, err := begin()
 			if err != nil {
 				return c.explain(err)
 			}
@@ -76,14 +93,23 @@ avgpiped join %s --token TOKEN --config FILE.
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&path, "config", "", "configuration `FILE` of the daemon")
+	f := cmd.Flags()
+	f.StringVar(&path, "config", "", "configuration `FILE` of the daemon")
+	f.StringVar(&authority, "authority", "", "begin the cluster of the authority in `DIR`")
+	f.StringSliceVar(&others, "others", nil, "do not begin it where a node of it answers at one of these `ADDRESSES`")
 	return cmd
 }
 
+// joinOptions are the flags of join.
+type joinOptions struct {
+	config, token, authority string
+	wait                     time.Duration
+}
+
 func newJoinCommand() *cobra.Command {
-	var path, token string
+	var o joinOptions
 	cmd := &cobra.Command{
-		Use:   "join ADDRESS... --token TOKEN --config FILE",
+		Use:   "join ADDRESS... (--token TOKEN | --authority DIR) --config FILE",
 		Short: "Make a new state directory that of a node of a cluster",
 		Long: `Join makes the state directory of this host that of a node of a cluster. It asks a node of the cluster at ADDRESS, HOST:PORT, for a
 certificate, with a token that avgpiped token made there; of several addresses it takes the first that answers. The token says which
@@ -93,37 +119,93 @@ The configuration needs listen, where the other nodes reach this one. The state 
 not move. Run it as the user that the state directory is to belong to, with the daemon stopped. Where the answer was lost, the same
 command once more succeeds with the same token.
 
+With --authority it needs no token: whoever holds the authority's key is an administrator, and join has the token made. A state
+directory that is a node of the authority's cluster already stays as it is, and nobody is asked.
+
 Exit codes:
   0  this host is a node of the cluster
   1  it failed, or the cluster refuses; the message says why
   78 the flags or the configuration file are not usable`,
 		Example: `  sudo -u avgpipe avgpiped join 192.0.2.7:7700 --token avgpipe-... --config /etc/avgpipe/avgpiped.yaml
-  sudo systemctl start avgpiped`,
+  sudo systemctl start avgpiped
+  avgpiped join node0:7700 --authority DIR --wait 2m --config avgpiped.yaml`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, addresses []string) error {
-			c, err := configured(cmd, path)
-			if err != nil {
-				return err
+		RunE: func(cmd *cobra.Command, addresses []string) error { return o.join(cmd, addresses) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.config, "config", "", "configuration `FILE` of the daemon")
+	f.StringVar(&o.token, "token", "", "`TOKEN` of avgpiped token")
+	f.StringVar(&o.authority, "authority", "", "join by the authority in `DIR`, which avgpiped authority made")
+	f.DurationVar(&o.wait, "wait", 0, "`TIME` to ask again for where no node answers")
+	cmd.MarkFlagsMutuallyExclusive("token", "authority")
+	cmd.MarkFlagsOneRequired("token", "authority")
+	return cmd
+}
+
+func (o *joinOptions) join(cmd *cobra.Command, addresses []string) error {
+	c, err := configured(cmd, o.config)
+	if err != nil {
+		return err
+	}
+	if err := checkAddresses("ADDRESS", addresses); err != nil {
+		return err
+	}
+	advertise, err := c.reachable()
+	if err != nil {
+		return err
+	}
+	join := func(ctx context.Context) (string, error) {
+		return node.Join(ctx, c.StateDir, c.Node, advertise, version, o.token, addresses)
+	}
+	if o.authority != "" {
+		a, err := pki.ReadAuthority(o.authority)
+		if err != nil {
+			return err
+		}
+		join = func(ctx context.Context) (string, error) {
+			return node.JoinAuthority(ctx, c.StateDir, c.Node, advertise, version, a, addresses)
+		}
+	}
+	id, err := node.Patiently(cmd.Context(), o.wait, join)
+	if err != nil {
+		return c.explain(err)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "cluster %s: %s is that of a node, at %s.\nNext: start the daemon here; avgpipectl nodes then lists it.\n", id, c.StateDir, advertise)
+	return err
+}
+
+// checkAddresses refuses what is no address.
+func checkAddresses(what string, all []string) error {
+	for _, a := range all {
+		if !new(address).Set(a) {
+			return configError(fmt.Errorf("%s %q: want HOST:PORT, such as 192.0.2.7:7700", what, a))
+		}
+	}
+	return nil
+}
+
+func newAuthorityCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "authority DIR",
+		Short: "Make the authority of a cluster that is yet to begin, for nodes that join without a token",
+		Long: `Authority makes an authority, which signs all certificates of a cluster, and keeps its certificate and its key in DIR, authority.crt and
+authority.key. Nothing is asked of the network. With it, avgpiped init --authority DIR begins the cluster, and avgpiped join --authority DIR
+makes hosts members without a person. Whoever can read the key is an administrator of the cluster: keep it as secret as root's password.
+
+Exit codes:
+  0  DIR has the authority
+  1  it failed, or DIR has one already
+  78 the flags are not usable`,
+		Example: `  avgpiped authority ./authority`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := pki.MakeAuthority(args[0], time.Now())
+			if err == nil {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "cluster %s: its authority is in %s\n", a.Cluster(), args[0])
 			}
-			for _, a := range addresses {
-				if !new(address).Set(a) {
-					return configError(fmt.Errorf("ADDRESS %q: want HOST:PORT, such as 192.0.2.7:7700", a))
-				}
-			}
-			advertise, err := c.reachable()
-			if err != nil {
-				return err
-			}
-			id, err := node.Join(cmd.Context(), c.StateDir, c.Node, advertise, version, token, addresses)
-			if err != nil {
-				return c.explain(err)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "cluster %s: %s is that of a node, at %s.\nNext: start the daemon here; avgpipectl nodes then lists it.\n", id, c.StateDir, advertise)
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&path, "config", "", "configuration `FILE` of the daemon")
-	return required(cmd, &token, "token", "`TOKEN` of avgpiped token")
 }
 
 // tokenOptions are the flags of token.

@@ -34,7 +34,7 @@ func NewRemoteClient(r Remote) *Client {
 
 // dial connects to the first address that answers.
 func (r *Remote) dial(ctx context.Context) (net.Conn, error) {
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: r.config()}
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: r.Config()}
 	var failed error
 	for _, address := range r.Addresses {
 		bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -48,9 +48,9 @@ func (r *Remote) dial(ctx context.Context) (net.Conn, error) {
 	return nil, cmp.Or(failed, errors.New("the context has no address"))
 }
 
-// config verifies the chain and the role of whoever answers. Which node it is makes no difference: each passes on what it does not do
+// Config verifies the chain and the role of whoever answers. Which node it is makes no difference: each passes on what it does not do
 // itself.
-func (r *Remote) config() *tls.Config {
+func (r *Remote) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{r.Certificate}, NextProtos: []string{"http/1.1"},
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies, without the name of a host

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,6 +38,14 @@ func beginPath(dir string) string { return filepath.Join(dir, "begin.record") }
 // Init makes a state directory that of the first node of a cluster: the one of a daemon that was alone, with its jobs, or a new one. No daemon may
 // run on it. The next daemon, with a configuration that says where it listens, begins the cluster. It returns the cluster's id.
 func Init(state, name string) (id string, err error) {
+	authority, err := pki.NewAuthority(pki.NewCluster(), time.Now())
+	if err != nil {
+		return "", err
+	}
+	return initWith(state, name, authority)
+}
+
+func initWith(state, name string, authority *pki.Authority) (id string, err error) {
 	lock, err := lockState(state)
 	if err != nil {
 		return "", err
@@ -51,15 +58,8 @@ func Init(state, name string) (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	var random [8]byte
-	b := begin{GossipKey: make([]byte, 32)}
-	_, _ = rand.Read(random[:]) // neither ever fails
-	_, _ = rand.Read(b.GossipKey)
-	b.Cluster = hex.EncodeToString(random[:])
-	authority, err := pki.NewAuthority(b.Cluster, time.Now())
-	if err != nil {
-		return "", err
-	}
+	b := begin{Cluster: authority.Cluster(), GossipKey: make([]byte, 32)}
+	_, _ = rand.Read(b.GossipKey) // never fails
 	key, csr, err := pki.NewKey()
 	if err != nil {
 		return "", err
@@ -117,10 +117,10 @@ func Join(ctx context.Context, state, name, advertise, version, token string, ad
 		}
 		failed = errors.Join(failed, err)
 		if _, refused := errors.AsType[*pki.JoinError](err); refused {
-			break
+			return "", failed
 		}
 	}
-	return "", failed
+	return "", &unanswered{failed}
 }
 
 // fresh refuses a state directory that a daemon has used.

@@ -113,7 +113,7 @@ func NewAuthority(cluster string, now time.Time) (*Authority, error) {
 		return nil, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "avgpipe cluster " + cluster}, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(authorityFor),
+		SerialNumber: serial, Subject: pkix.Name{CommonName: clusterPrefix + cluster}, NotBefore: now.Add(-clockSkew), NotAfter: now.Add(authorityFor),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
