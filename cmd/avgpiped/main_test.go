@@ -99,7 +99,7 @@ func TestUsage(t *testing.T) {
 		{"", []string{"version", "--x"}, "unknown flag: --x; see avgpiped version --help"},
 		{"", []string{"version", "x"}, "unknown command"},
 		{"", []string{"worker", "--x"}, "unknown flag"},
-		{"", []string{"worker"}, "[token authority] is required"},
+		{"", []string{"worker"}, "required flag"},
 		{"", []string{"recover", "--x"}, "unknown flag"},
 		{"", []string{"init"}, "init needs --config FILE"},
 		{"cores: 0\n", []string{"init", "--config", bad}, "a node of a cluster needs a port: set listen"},
