@@ -31,14 +31,14 @@ type tally struct {
 }
 
 // campaign runs all trials and says what they found. A trial that failed is an error.
-func campaign(ctx context.Context, o options, table []fault) ([]report.Figure, error) {
+func campaign(ctx context.Context, o options, from setting) ([]report.Figure, error) {
 	began := time.Now()
-	references, err := undisturbed(ctx, o)
+	references, err := undisturbed(ctx, o, from.kinds)
 	if err != nil {
 		return nil, err
 	}
 	s := &summary{tallies: map[string]*tally{}}
-	for _, f := range table {
+	for _, f := range from.faults {
 		s.tallies[f.name] = &tally{}
 	}
 	var running errgroup.Group
@@ -52,7 +52,7 @@ func campaign(ctx context.Context, o options, table []fault) ([]report.Figure, e
 			if ctx.Err() != nil {
 				return errors.New("interrupted")
 			}
-			p := draw(seed, table, o.inside)
+			p := draw(seed, from, o.inside)
 			err := trial(ctx, o, p, references)
 			if ctx.Err() != nil {
 				return errors.New("interrupted")
@@ -65,7 +65,7 @@ func campaign(ctx context.Context, o options, table []fault) ([]report.Figure, e
 		return nil, err
 	}
 	fmt.Fprintf(os.Stderr, "%d trials, %d failed, in %.0f s\n", s.trials, len(s.failed), time.Since(began).Seconds())
-	if err := s.print(table, o.inside); err != nil {
+	if err := s.print(from.faults, o.inside); err != nil {
 		return nil, err
 	}
 	figure := report.Figure{
@@ -79,7 +79,7 @@ func campaign(ctx context.Context, o options, table []fault) ([]report.Figure, e
 }
 
 // undisturbed runs each kind of job without faults.
-func undisturbed(ctx context.Context, o options) (map[string]result, error) {
+func undisturbed(ctx context.Context, o options, kinds []kind) (map[string]result, error) {
 	results := map[string]result{}
 	for i := range kinds {
 		k := &kinds[i]
@@ -104,7 +104,7 @@ func (s *summary) count(o options, p *plan, err error) {
 		}
 	}
 	if err != nil {
-		repeat := fmt.Sprintf("make chaos-local SEED=%d TRIALS=1", p.seed)
+		repeat := fmt.Sprintf("make %s SEED=%d TRIALS=1", target(o), p.seed)
 		if o.faults != "" {
 			repeat += " FAULTS=" + o.faults
 		}
@@ -114,6 +114,14 @@ func (s *summary) count(o options, p *plan, err error) {
 	if s.trials%25 == 0 {
 		fmt.Fprintf(os.Stderr, "%d of %d trials, %d failed\n", s.trials, o.trials, len(s.failed))
 	}
+}
+
+// target is that of the Makefile.
+func target(o options) string {
+	if o.hosts > 1 {
+		return "chaos"
+	}
+	return "chaos-local"
 }
 
 // print prints a row for each fault.

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"syscall"
 	"time"
-
-	"github.com/avgpipe/avgpipe/bench/internal/rig"
 )
 
 // fault is something that may go wrong with a node.
@@ -23,7 +20,7 @@ type fault struct {
 }
 
 // apply makes a fault happen. undo, unless nil, takes it away again.
-type apply func(ctx context.Context, w *testbed) (undo func() error, err error)
+type apply func(ctx context.Context, w *host) (undo func() error, err error)
 
 // faults are all of them, by family.
 var faults = []fault{
@@ -72,13 +69,13 @@ var faults = []fault{
 }
 
 // once is a fault that passes at once.
-func once(do func(context.Context, *testbed) error) apply {
-	return func(ctx context.Context, w *testbed) (func() error, error) { return nil, do(ctx, w) }
+func once(do func(context.Context, *host) error) apply {
+	return func(ctx context.Context, w *host) (func() error, error) { return nil, do(ctx, w) }
 }
 
 // halted applies a fault while nothing runs, and then lets the daemon start.
 func halted(do apply) apply {
-	return func(ctx context.Context, w *testbed) (func() error, error) {
+	return func(ctx context.Context, w *host) (func() error, error) {
 		defer w.daemon.Release()
 		if err := w.halt(ctx); err != nil {
 			return nil, err
@@ -87,26 +84,14 @@ func halted(do apply) apply {
 	}
 }
 
-func nothing(context.Context, *testbed) (func() error, error) { return nil, nil }
+func nothing(context.Context, *host) (func() error, error) { return nil, nil }
 
 // onWorker does something to one of the workers, if there is any.
 func onWorker(do func(pids ...int) (func() error, error)) apply {
-	return func(_ context.Context, w *testbed) (func() error, error) {
+	return func(_ context.Context, w *host) (func() error, error) {
 		if pid := pick(w, w.processes(asWorker)); pid != 0 {
 			return do(pid)
 		}
 		return nil, nil
 	}
-}
-
-// halt ends the daemon and all workers at once and keeps them away until release.
-func (w *testbed) halt(ctx context.Context) error {
-	if _, err := w.daemon.Hold(ctx, syscall.SIGKILL); err != nil {
-		return err
-	}
-	return rig.Poll(ctx, stopBound, "the end of all processes", func() bool {
-		left := w.processes("")
-		_ = signalAll(left, syscall.SIGKILL)
-		return len(left) == 0
-	})
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/shard"
 )
 
-func fillDisk(_ context.Context, w *testbed) (func() error, error) {
+func fillDisk(_ context.Context, w *host) (func() error, error) {
 	path := filepath.Join(w.base, "filler")
 	undo := func() error { return os.Remove(path) }
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
@@ -46,7 +46,7 @@ func fillDisk(_ context.Context, w *testbed) (func() error, error) {
 
 // overmountReadOnly mounts the state directory over itself, read-only: what is open stays writable, as after an error of a disk that
 // not every file has met.
-func overmountReadOnly(_ context.Context, w *testbed) (func() error, error) {
+func overmountReadOnly(_ context.Context, w *host) (func() error, error) {
 	if err := unix.Mount(w.base, w.base, "", unix.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("mount %s over itself: %w", w.base, err)
 	}
@@ -63,7 +63,7 @@ func unmount(at string) func() error {
 	}
 }
 
-func remountReadOnly(ctx context.Context, w *testbed) (func() error, error) {
+func remountReadOnly(ctx context.Context, w *host) (func() error, error) {
 	remount := func(flags uintptr) (err error) {
 		waited := rig.Poll(ctx, stopBound, "the last thread of a killed worker", func() bool {
 			err = unix.Mount("", w.base, "", unix.MS_REMOUNT|flags, "")
@@ -90,14 +90,14 @@ const lateBytes = 4 << 20
 
 // late mounts an empty directory over one of the state directory, as if its file system were not mounted yet.
 func late(name string) apply {
-	return func(_ context.Context, w *testbed) (func() error, error) {
+	return func(_ context.Context, w *host) (func() error, error) {
 		path := filepath.Join(w.base, name)
 		return unmount(path), mountSmall(path, lateBytes)
 	}
 }
 
 // lateRaft expects that no daemon begins anew without its log.
-func lateRaft(ctx context.Context, w *testbed) (func() error, error) {
+func lateRaft(ctx context.Context, w *host) (func() error, error) {
 	undo, err := late("raft")(ctx, w)
 	return func() error {
 		_, answer := w.client.Version(ctx)
@@ -111,7 +111,7 @@ func lateRaft(ctx context.Context, w *testbed) (func() error, error) {
 	}, err
 }
 
-func lateData(_ context.Context, w *testbed) (func() error, error) {
+func lateData(_ context.Context, w *host) (func() error, error) {
 	data := filepath.Join(w.dir, "data")
 	if err := mountSmall(data, lateBytes); err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func lateData(_ context.Context, w *testbed) (func() error, error) {
 	return unmount(data), signalAll(w.processes(asWorker), syscall.SIGKILL)
 }
 
-func dataAway(_ context.Context, w *testbed) (func() error, error) {
+func dataAway(_ context.Context, w *host) (func() error, error) {
 	path := filepath.Join(w.dir, "data", corpus)
 	if err := os.Rename(path, path+".away"); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // another fault was faster
@@ -130,10 +130,10 @@ func dataAway(_ context.Context, w *testbed) (func() error, error) {
 }
 
 // committed draws a job that has committed a round, and will not end for a while; nil without one.
-func (w *testbed) committed() *trialJob {
+func (w *host) committed() *trialJob {
 	var all []*trialJob
 	for _, j := range w.jobs {
-		if s := j.status(); s.CommittedRound > 0 && s.CommittedRound < steps/2 && s.State != api.Done {
+		if s := j.status(); s.CommittedRound > 0 && s.CommittedRound < uint64(j.kind.rounds)/2 && s.State != api.Done {
 			all = append(all, j)
 		}
 	}
@@ -143,7 +143,7 @@ func (w *testbed) committed() *trialJob {
 // away moves a directory of a job away. Where the daemon has made a new one when it comes back, it holds nothing but a log and an empty
 // directory of shards.
 func away(name string) apply {
-	return func(_ context.Context, w *testbed) (func() error, error) {
+	return func(_ context.Context, w *host) (func() error, error) {
 		j := w.committed()
 		if j == nil {
 			return nil, nil
@@ -165,17 +165,17 @@ func away(name string) apply {
 }
 
 // A damage changes a file that holds text.
-type damage func(w *testbed, path string, text []byte) error
+type damage func(w *host, path string, text []byte) error
 
-func empty(_ *testbed, path string, _ []byte) error { return os.Truncate(path, 0) }
+func empty(_ *host, path string, _ []byte) error { return os.Truncate(path, 0) }
 
-func gone(_ *testbed, path string, _ []byte) error { return os.Remove(path) }
+func gone(_ *host, path string, _ []byte) error { return os.Remove(path) }
 
-func cut(w *testbed, path string, text []byte) error {
+func cut(w *host, path string, text []byte) error {
 	return os.Truncate(path, w.random.Int64N(int64(len(text))))
 }
 
-func flip(w *testbed, path string, text []byte) error {
+func flip(w *host, path string, text []byte) error {
 	text = slices.Clone(text)
 	for range 3 { // an odd number changes something, wherever they fall
 		text[w.random.IntN(len(text))] ^= 0x55
@@ -183,7 +183,7 @@ func flip(w *testbed, path string, text []byte) error {
 	return os.WriteFile(path, text, 0o600)
 }
 
-func garble(w *testbed, path string, text []byte) error {
+func garble(w *host, path string, text []byte) error {
 	text = slices.Clone(text)
 	for i := range text[:min(len(text), 1<<14)] {
 		text[i] = byte(w.random.Uint32())
@@ -192,8 +192,8 @@ func garble(w *testbed, path string, text []byte) error {
 }
 
 // damageShard damages a shard of the newest round of a job. The round before it is whole.
-func damageShard(do damage) func(context.Context, *testbed) error {
-	return func(_ context.Context, w *testbed) error {
+func damageShard(do damage) func(context.Context, *host) error {
+	return func(_ context.Context, w *host) error {
 		j := w.committed()
 		if j == nil {
 			return nil
@@ -215,11 +215,11 @@ func damageShard(do damage) func(context.Context, *testbed) error {
 	}
 }
 
-func identity(*testbed) string { return "identity" }
+func identity(*host) string { return "identity" }
 
-func raftMeta(*testbed) string { return filepath.Join("raft", "wal", "meta") }
+func raftMeta(*host) string { return filepath.Join("raft", "wal", "meta") }
 
-func raftSegment(w *testbed) string {
+func raftSegment(w *host) string {
 	names, err := filepath.Glob(filepath.Join(w.base, "raft", "wal", "*.wal"))
 	if err != nil || len(names) == 0 {
 		return filepath.Join("raft", "wal", "no segment")
@@ -232,7 +232,7 @@ var errStarted = errors.New("the daemon started with a damaged file")
 
 // mayStart is for a damage that may hit nothing that the file holds: the trial goes on to see that nothing was lost.
 func mayStart(do apply) apply {
-	return func(ctx context.Context, w *testbed) (func() error, error) {
+	return func(ctx context.Context, w *host) (func() error, error) {
 		undo, err := do(ctx, w)
 		if errors.Is(err, errStarted) {
 			err = nil
@@ -243,8 +243,8 @@ func mayStart(do apply) apply {
 
 // refused damages a file of the state directory and expects that the daemon says so, does not start, and touches nothing. Then it
 // restores the backup.
-func refused(file func(*testbed) string, do damage) apply {
-	return once(func(ctx context.Context, w *testbed) error {
+func refused(file func(*host) string, do damage) apply {
+	return once(func(ctx context.Context, w *host) error {
 		name := file(w)
 		path := filepath.Join(w.base, name)
 		backup, err := os.ReadFile(path)
@@ -306,7 +306,7 @@ func tree(root string) (map[string][sha256.Size]byte, error) {
 }
 
 // leaveTemporaries leaves what a daemon and a worker leave that are killed while they write, and lets the next daemon find it.
-func leaveTemporaries(_ context.Context, w *testbed) error {
+func leaveTemporaries(_ context.Context, w *host) error {
 	dirs := []string{w.base}
 	for _, j := range w.jobs {
 		dirs = append(dirs, w.jobDir(j), filepath.Join(w.jobDir(j), "shards"))

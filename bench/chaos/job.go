@@ -22,11 +22,9 @@ import (
 type kind struct {
 	name   string
 	source string
+	rounds int  // that it trains, a step of each pipeline each; what its file says is that of all pipelines
 	tuned  bool // it leaves counts open, none of which changes its bits
 }
-
-// steps is how many each pipeline of a job trains, which is the number of its rounds. What a job's file says is that of one pipeline.
-const steps = 80
 
 // corpus is the data file of all jobs.
 const corpus = "corpus.txt"
@@ -46,13 +44,24 @@ devices: {kind: ref, cpu: {count: 2, threads: 1}}
 seed: 3
 `
 
-// kinds are the jobs, the plain ones first.
+// kinds are the jobs of one host, the plain ones first.
 var kinds = []kind{
-	{name: "two-stages", source: twoStages},
-	{name: "one-stage", source: strings.NewReplacer("two-stages", "one-stage", "stages: 2", "stages: 1", "count: 2", "count: 1", "seed: 3", "seed: 4").Replace(twoStages)},
-	{name: "sgd", source: strings.NewReplacer("two-stages", "sgd", "{name: adamw, lr: 3e-3, clip_norm: 1}", "{name: sgd, momentum: 0.9, lr: 1e-2}", "pipelines: 2", "pipelines: 1",
+	{name: "two-stages", rounds: 80, source: twoStages},
+	{name: "one-stage", rounds: 80, source: strings.NewReplacer("two-stages", "one-stage", "stages: 2", "stages: 1", "count: 2", "count: 1", "seed: 3", "seed: 4").Replace(twoStages)},
+	{name: "sgd", rounds: 80, source: strings.NewReplacer("two-stages", "sgd", "{name: adamw, lr: 3e-3, clip_norm: 1}", "{name: sgd, momentum: 0.9, lr: 1e-2}", "pipelines: 2", "pipelines: 1",
 		"steps: 160", "steps: 80", "commit_every: 5", "commit_every: 3").Replace(twoStages)},
-	{name: "tuned", tuned: true, source: strings.NewReplacer("two-stages", "tuned", "schedule: 1f1b", "schedule: auto").Replace(twoStages)},
+	{name: "tuned", rounds: 80, tuned: true, source: strings.NewReplacer("two-stages", "tuned", "schedule: 1f1b", "schedule: auto").Replace(twoStages)},
+}
+
+// onSeveral is a job with its stages and its shards on two hosts, of several seconds.
+var onSeveral = strings.NewReplacer("two-stages", "spread", "steps: 160", "steps: 1600", "commit_every: 5", "commit_every: 10, replicas: 2",
+	"seed: 3", "seed: 3\nplacement: spread").Replace(twoStages)
+
+// clusterKinds are the jobs of several hosts.
+var clusterKinds = []kind{
+	{name: "spread", rounds: 800, source: onSeveral},
+	{name: "packed", rounds: 800, source: strings.NewReplacer("name: spread", "name: packed", "placement: spread", "placement: pack").Replace(onSeveral)},
+	{name: "three-stages", rounds: 800, source: strings.NewReplacer("name: spread", "name: three-stages", "n_layer: 2", "n_layer: 3", "stages: 2", "stages: 3", "count: 2", "count: 3").Replace(onSeveral)},
 }
 
 // result is what must be the same however often a job was disturbed.
@@ -63,7 +72,11 @@ type result struct {
 
 // submit submits a job of a kind to a daemon that answers.
 func (w *testbed) submit(ctx context.Context, k *kind) (id string, err error) {
-	answer, err := w.client.Submit(ctx, api.SubmitRequest{File: k.name + ".yaml", Source: k.source, Base: filepath.Join(w.dir, "data")})
+	var answer api.SubmitResponse
+	err = w.any(ctx, func(c *api.Client) (err error) {
+		answer, err = c.Submit(ctx, api.SubmitRequest{File: k.name + ".yaml", Source: k.source, Base: filepath.Join(w.dir, "data")})
+		return err
+	})
 	if err != nil {
 		return "", fmt.Errorf("submit %s: %w", k.name, err)
 	}
@@ -71,17 +84,22 @@ func (w *testbed) submit(ctx context.Context, k *kind) (id string, err error) {
 }
 
 // outcome returns the result of a job that is done.
-func (w *testbed) outcome(ctx context.Context, id string) (result, error) {
-	status, err := w.client.Job(ctx, id)
+func (w *testbed) outcome(ctx context.Context, j *trialJob) (result, error) {
+	id, rounds := j.id, uint64(j.kind.rounds) //nolint:gosec // a count
+	status, err := w.job(ctx, id)
 	if err != nil {
 		return result{}, err
 	}
-	if status.State != api.Done || status.CommittedRound != steps || status.Step != steps {
+	if status.State != api.Done || status.CommittedRound != rounds || status.Step != rounds {
 		return result{}, fmt.Errorf("job %s is %s at step %d, round %d committed, expected done at %d: %s",
-			id, status.State, status.Step, status.CommittedRound, steps, status.Reason)
+			id, status.State, status.Step, status.CommittedRound, rounds, status.Reason)
 	}
 	var archive bytes.Buffer
-	if err := w.client.Model(ctx, id, &archive); err != nil {
+	err = w.any(ctx, func(c *api.Client) error {
+		archive.Reset()
+		return c.Model(ctx, id, &archive)
+	})
+	if err != nil {
 		return result{}, err
 	}
 	for files := tar.NewReader(&archive); ; {
@@ -113,10 +131,21 @@ type trialJob struct {
 // watch follows a job until ctx ends, across daemons that come and go, and notes what must never be seen.
 func (w *testbed) watch(ctx context.Context, j *trialJob) {
 	for ; ctx.Err() == nil; rig.Pause(ctx, 20*time.Millisecond) {
-		if status, err := w.client.Job(ctx, j.id); err == nil {
+		if status, err := w.job(ctx, j.id); err == nil {
 			w.see(j, status)
 		}
 	}
+}
+
+// job asks for a job's status.
+func (w *testbed) job(ctx context.Context, id string) (s api.JobStatus, err error) {
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
+	defer cancel()
+	err = w.any(ctx, func(c *api.Client) (err error) {
+		s, err = c.Job(ctx, id)
+		return err
+	})
+	return s, err
 }
 
 // see notes a status of a job.

@@ -28,6 +28,7 @@ type options struct {
 	whole    bool
 	verbose  bool
 	inside   bool
+	hosts    int
 }
 
 func main() {
@@ -40,6 +41,7 @@ func main() {
 	flag.StringVar(&o.keep, "keep", "", "`directory` for the directories of failed trials; default: a temporary one")
 	flag.BoolVar(&o.whole, "whole", false, "fail at once when a fault would have to be skipped")
 	flag.BoolVar(&o.verbose, "v", false, "print what happens in each trial")
+	flag.IntVar(&o.hosts, "hosts", 1, "how many hosts a trial has; several need root")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
 	report.Main("chaos", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o) })
 }
@@ -54,9 +56,12 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 			return nil, err
 		}
 	}
-	table, err := choose(o.faults)
+	from, err := choose(o)
 	if err != nil {
 		return nil, err
+	}
+	if o.hosts < 1 || o.hosts > len(names) || o.hosts > 1 && !o.inside {
+		return nil, fmt.Errorf("-hosts %d: 1 to %d, and several need root", o.hosts, len(names))
 	}
 	if o.whole && !o.inside {
 		return nil, errors.New("-whole: faults of the file system need root and are not to be skipped")
@@ -70,21 +75,25 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 		}
 		defer os.Remove(o.keep) //nolint:errcheck // it stays when there is something in it
 	}
-	return campaign(ctx, o, table)
+	return campaign(ctx, o, from)
 }
 
-// choose returns the faults that trials draw from.
-func choose(names string) ([]fault, error) {
-	if names == "" {
-		return faults, nil
+// choose returns what trials draw from.
+func choose(o options) (setting, error) {
+	all := setting{faults, kinds}
+	if o.hosts > 1 {
+		all = setting{clusterFaults, clusterKinds}
 	}
-	var chosen []fault
-	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(faults, func(f fault) bool { return f.name == name })
+	if o.faults == "" {
+		return all, nil
+	}
+	chosen := setting{kinds: all.kinds}
+	for name := range strings.SplitSeq(o.faults, ",") {
+		i := slices.IndexFunc(all.faults, func(f fault) bool { return f.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("-faults: no fault is called %q; faults.go lists them", name)
+			return all, fmt.Errorf("-faults: no fault is called %q with %d hosts; faults.go and cluster.go list them", name, o.hosts)
 		}
-		chosen = append(chosen, faults[i])
+		chosen.faults = append(chosen.faults, all.faults[i])
 	}
 	return chosen, nil
 }

@@ -20,7 +20,7 @@ import (
 
 func kill(pids ...int) (func() error, error) { return nil, signalAll(pids, syscall.SIGKILL) }
 
-func killWorkers(ctx context.Context, w *testbed) error {
+func killWorkers(ctx context.Context, w *host) error {
 	for range 3 {
 		if err := signalAll(w.processes(asWorker), syscall.SIGKILL); err != nil {
 			return err
@@ -31,12 +31,12 @@ func killWorkers(ctx context.Context, w *testbed) error {
 	return nil
 }
 
-func killDaemon(ctx context.Context, w *testbed) error { return w.daemon.End(ctx, syscall.SIGKILL) }
+func killDaemon(ctx context.Context, w *host) error { return w.daemon.End(ctx, syscall.SIGKILL) }
 
-func crashDaemon(ctx context.Context, w *testbed) error { return w.daemon.End(ctx, syscall.SIGABRT) }
+func crashDaemon(ctx context.Context, w *host) error { return w.daemon.End(ctx, syscall.SIGABRT) }
 
 // stopDaemon expects that a daemon which answers ends in order.
-func stopDaemon(ctx context.Context, w *testbed) error {
+func stopDaemon(ctx context.Context, w *host) error {
 	defer w.daemon.Release()
 	if err := w.answers(ctx); err != nil {
 		return err
@@ -55,7 +55,7 @@ func stopDaemon(ctx context.Context, w *testbed) error {
 }
 
 // tuning waits for a tuning, for a short time: it may be over.
-func (w *testbed) tuning(ctx context.Context) (pids []int) {
+func (w *host) tuning(ctx context.Context) (pids []int) {
 	_ = rig.Poll(ctx, 2*time.Second, "a tuning", func() bool {
 		pids = w.processes(asTuning)
 		return len(pids) > 0
@@ -63,11 +63,11 @@ func (w *testbed) tuning(ctx context.Context) (pids []int) {
 	return pids
 }
 
-func killTuning(ctx context.Context, w *testbed) error {
+func killTuning(ctx context.Context, w *host) error {
 	return signalAll(w.tuning(ctx), syscall.SIGKILL)
 }
 
-func killTuningDaemon(ctx context.Context, w *testbed) error {
+func killTuningDaemon(ctx context.Context, w *host) error {
 	w.tuning(ctx)
 	return killDaemon(ctx, w)
 }
@@ -77,12 +77,12 @@ func freeze(pids ...int) (undo func() error, err error) {
 	return func() error { return signalAll(pids, syscall.SIGCONT) }, signalAll(pids, syscall.SIGSTOP)
 }
 
-func freezeAll(_ context.Context, w *testbed) (func() error, error) {
+func freezeAll(_ context.Context, w *host) (func() error, error) {
 	return freeze(w.processes("")...)
 }
 
 // freezeDaemon expects that a daemon which was away itself spares its workers. One may end meanwhile by an earlier fault.
-func freezeDaemon(ctx context.Context, w *testbed) error {
+func freezeDaemon(ctx context.Context, w *host) error {
 	pid := w.daemon.PID()
 	if pid == 0 {
 		return nil
@@ -107,7 +107,7 @@ func freezeDaemon(ctx context.Context, w *testbed) error {
 }
 
 // training are the jobs that train.
-func (w *testbed) training() map[string]api.JobStatus {
+func (w *host) training() map[string]api.JobStatus {
 	all := map[string]api.JobStatus{}
 	for _, j := range w.jobs {
 		if s := j.status(); s.State == api.Running {
@@ -155,7 +155,7 @@ func limitFiles(pids ...int) (func() error, error) {
 }
 
 // limitDaemonFiles spares a daemon that is just starting: the Go runtime itself needs a descriptor then.
-func limitDaemonFiles(ctx context.Context, w *testbed) (func() error, error) {
+func limitDaemonFiles(ctx context.Context, w *host) (func() error, error) {
 	if pid := w.daemon.PID(); pid != 0 && w.answered(ctx) {
 		return limitFiles(pid)
 	}
@@ -163,7 +163,7 @@ func limitDaemonFiles(ctx context.Context, w *testbed) (func() error, error) {
 }
 
 // secondDaemon expects that a second daemon is refused while the first one runs, which has its directory once it answers.
-func secondDaemon(ctx context.Context, w *testbed) error {
+func secondDaemon(ctx context.Context, w *host) error {
 	if err := w.answers(ctx); err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func secondDaemon(ctx context.Context, w *testbed) error {
 }
 
 // respell kills the daemon and starts it with another spelling of its directory. No job may have two workers then.
-func respell(ctx context.Context, w *testbed) error {
+func respell(ctx context.Context, w *host) error {
 	defer w.daemon.Release()
 	link := filepath.Join(w.dir, "link")
 	if err := os.Symlink(w.base, link); err != nil && !errors.Is(err, os.ErrExist) {
@@ -221,7 +221,7 @@ func respell(ctx context.Context, w *testbed) error {
 }
 
 // reload reloads a bad configuration, and then the good one.
-func reload(ctx context.Context, w *testbed) error {
+func reload(ctx context.Context, w *host) error {
 	if err := os.WriteFile(w.config(), []byte("sockt: /x\n"), 0o600); err != nil {
 		return err
 	}

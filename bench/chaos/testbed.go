@@ -13,8 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/avgpipe/avgpipe/bench/internal/hosts"
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
@@ -25,18 +24,16 @@ const responseTimeout = time.Second
 // stateBytes is the size of the small disk that the state directory is on, where file systems can be mounted.
 const stateBytes = 32 << 20
 
-// testbed is one trial's: a daemon, its directory and its jobs.
+// testbed is one trial's: daemons, their directories and their jobs.
 type testbed struct {
 	program string // the daemon
 	dir     string // all of it
-	base    string // the state directory
-	state   string // the same, as the configuration spells it
 	seed    uint64
 	mounts  bool // file systems can be mounted
 	verbose bool
-	daemon  *rig.Supervisor
-	client  *api.Client
-	random  *rand.Rand // of whoever applies faults
+	hosts   []*host
+	network *hosts.Network // nil: one host, this machine
+	random  *rand.Rand     // of whoever applies faults
 	jobs    []*trialJob
 
 	inForce   []force  // faults, the last one last
@@ -48,26 +45,23 @@ type testbed struct {
 	events  []string
 }
 
-// newTestbed makes a directory with data and a configuration. Nothing runs in it yet.
-func newTestbed(o options, seed uint64) (*testbed, error) {
+// newTestbed makes a directory with data, and hosts. Nothing runs on them yet.
+func newTestbed(ctx context.Context, o options, seed uint64) (*testbed, error) {
 	dir, err := os.MkdirTemp("", "chaos-") // short, for sockets
 	if err != nil {
 		return nil, err
 	}
 	w := &testbed{
-		program: o.program, dir: dir, base: filepath.Join(dir, "state"), state: filepath.Join(dir, "state"), seed: seed, mounts: o.inside, verbose: o.verbose,
-		random: rand.New(rand.NewPCG(seed, 1)), client: api.NewClient(filepath.Join(dir, "sock")), began: time.Now(),
+		program: o.program, dir: dir, seed: seed, mounts: o.inside, verbose: o.verbose,
+		random: rand.New(rand.NewPCG(seed, 1)), began: time.Now(),
 	}
 	var text strings.Builder
 	for i := range 2000 {
 		fmt.Fprintf(&text, "%d bottles of beer on wall %d\n", i%100, i*i%37)
 	}
-	err = errors.Join(
-		os.Mkdir(w.base, 0o750), os.Mkdir(filepath.Join(dir, "data"), 0o750),
-		os.WriteFile(filepath.Join(dir, "data", corpus), []byte(text.String()), 0o600), w.configure("info"),
-	)
-	if err == nil && w.mounts {
-		err = mountSmall(w.base, stateBytes)
+	err = errors.Join(os.Mkdir(filepath.Join(dir, "data"), 0o750), os.WriteFile(filepath.Join(dir, "data", corpus), []byte(text.String()), 0o600))
+	if err == nil {
+		err = w.makeHosts(ctx, o)
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.remove())
@@ -75,20 +69,28 @@ func newTestbed(o options, seed uint64) (*testbed, error) {
 	return w, nil
 }
 
-// configure writes the daemon's configuration.
-func (w *testbed) configure(level string) error {
-	text := fmt.Sprintf("state_dir: %s\nsocket: %s\nlog_level: %s\nresponse_timeout: %v\nretry_first: 50ms\nretry_longest: 500ms\n"+
-		"retry_limit: 20\norphan_after: 1m\n", w.state, filepath.Join(w.dir, "sock"), level, responseTimeout)
-	return os.WriteFile(w.config(), []byte(text), 0o600)
+// makeHosts makes one host of this machine, or several with a network.
+func (w *testbed) makeHosts(ctx context.Context, o options) (err error) {
+	if o.hosts < 2 {
+		h, err := newHost(w, w.dir, "", nil)
+		w.hosts = []*host{h}
+		return err
+	}
+	if w.network, err = hosts.New(ctx, names[:o.hosts]...); err != nil {
+		return err
+	}
+	for _, on := range w.network.Hosts() {
+		h, err := newHost(w, filepath.Join(w.dir, on.Name), on.Name, on)
+		w.hosts = append(w.hosts, h)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (w *testbed) config() string { return filepath.Join(w.dir, "avgpiped.yaml") }
-
-// log is where the daemons print.
-func (w *testbed) log() string { return filepath.Join(w.dir, "daemon.log") }
-
-// jobDir is the directory of a job.
-func (w *testbed) jobDir(j *trialJob) string { return filepath.Join(w.base, "jobs", j.id) }
+// names are those of hosts.
+var names = []string{"a", "b", "c", "d", "e"}
 
 // say notes what happens, for the report of a trial that fails.
 func (w *testbed) say(format string, args ...any) {
@@ -101,37 +103,16 @@ func (w *testbed) say(format string, args ...any) {
 	}
 }
 
-// logText is what the daemons have printed.
-func (w *testbed) logText() string {
-	text, err := os.ReadFile(w.log())
-	if err != nil {
-		return err.Error()
+// remove removes the directory, what may be mounted in it, and the network.
+func (w *testbed) remove() (err error) {
+	for _, h := range w.hosts {
+		h.client.Close()
+		h.unmountAll()
 	}
-	return string(text)
-}
-
-// answers waits until a daemon answers.
-func (w *testbed) answers(ctx context.Context) error {
-	return rig.Poll(ctx, startBound, "an answer of the daemon", func() bool { return w.answered(ctx) })
-}
-
-// answered asks the daemon once.
-func (w *testbed) answered(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
-	defer cancel()
-	_, err := w.client.Version(ctx)
-	return err == nil
-}
-
-// remove removes the directory, and what may be mounted in it.
-func (w *testbed) remove() error {
-	w.client.Close()
-	if w.mounts {
-		for err := error(nil); err == nil; { // faults mount over it
-			err = unix.Unmount(w.base, unix.MNT_DETACH)
-		}
+	if w.network != nil {
+		err = w.network.Remove()
 	}
-	return os.RemoveAll(w.dir)
+	return errors.Join(err, os.RemoveAll(w.dir))
 }
 
 // save copies the directory of a failed trial, with its logs, and what it failed with.
@@ -167,9 +148,32 @@ func signalAll(pids []int, sig syscall.Signal) error {
 }
 
 // pick draws one of several things; the zero value of none.
-func pick[T any](w *testbed, of []T) (one T) {
+func pick[T any, W interface{ draw(n int) int }](w W, of []T) (one T) {
 	if len(of) > 0 {
-		one = of[w.random.IntN(len(of))]
+		one = of[w.draw(len(of))]
 	}
 	return one
+}
+
+// draw draws a number below n.
+func (w *testbed) draw(n int) int { return w.random.IntN(n) }
+
+// answers waits until all daemons answer.
+func (w *testbed) answers(ctx context.Context) error {
+	for _, h := range w.hosts {
+		if err := h.answers(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// any does something with the client of a daemon that answers, which the first one may not.
+func (w *testbed) any(ctx context.Context, do func(*api.Client) error) (err error) {
+	for _, h := range w.hosts {
+		if err = do(h.client); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
 }

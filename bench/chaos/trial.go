@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -33,13 +32,20 @@ type event struct {
 	next  bool // the next fault is applied while this one is in force
 }
 
+// setting is what trials draw from.
+type setting struct {
+	faults []fault
+	kinds  []kind // the plain ones first
+}
+
 // draw draws a trial.
-func draw(seed uint64, table []fault, mounts bool) plan {
+func draw(seed uint64, from setting, mounts bool) plan {
+	table := from.faults
 	random := rand.New(rand.NewPCG(seed, 0))
 	p := plan{seed: seed}
 	rounds := make([]int, 1+random.IntN(3))
 	for i := range rounds {
-		rounds[i] = random.IntN(steps - 5)
+		rounds[i] = random.IntN(from.kinds[0].rounds - 5)
 	}
 	slices.Sort(rounds)
 	tuned, draw := false, int(seed*11%uint64(len(table))) // seeds in a row go through the families, and through all of the table
@@ -58,12 +64,13 @@ func draw(seed uint64, table []fault, mounts bool) plan {
 		}
 	}
 	if tuned {
-		p.kinds = []*kind{&kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.tuned })]}
+		p.kinds = []*kind{&from.kinds[slices.IndexFunc(from.kinds, func(k kind) bool { return k.tuned })]}
 		slices.SortStableFunc(p.events, func(a, b event) int { return int(a.round) - int(b.round) })
 		return p
 	}
+	plain := slices.DeleteFunc(slices.Clone(from.kinds), func(k kind) bool { return k.tuned })
 	for range []int{1, 1, 1, 1, 2, 2, 3}[random.IntN(7)] {
-		p.kinds = append(p.kinds, &kinds[random.IntN(len(kinds)-1)])
+		p.kinds = append(p.kinds, &plain[random.IntN(len(plain))])
 	}
 	return p
 }
@@ -90,16 +97,15 @@ func (p *plan) faults() map[string]bool {
 
 // trial runs a plan on a testbed of its own. references are the results of runs that nothing disturbs; the first of a kind is added to them.
 func trial(ctx context.Context, o options, p plan, references map[string]result) (err error) {
-	w, err := newTestbed(o, p.seed)
+	w, err := newTestbed(ctx, o, p.seed)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.remove()) }()
 	w.say("%v", &p)
-	w.daemon = rig.Supervise(ctx, rig.SupervisorConfig{
-		Command: func() *exec.Cmd { return exec.Command(w.program, "--config", w.config()) }, Log: w.log(), Bound: startBound, //nolint:noctx // it is ended by signals alone
-	})
-	err = w.applyFaults(ctx, &p)
+	if err = w.start(ctx); err == nil {
+		err = w.applyFaults(ctx, &p)
+	}
 	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.family == "missing" }) {
 		w.leftovers = nil // they may have been away at the start that would have removed them
 	}
@@ -156,8 +162,9 @@ func (w *testbed) apply(ctx context.Context, e event) error {
 			return err
 		}
 	}
-	w.say("%s", e.fault.name)
-	undo, err := e.fault.apply(ctx, w)
+	h := pick(w, w.hosts)
+	w.say("%s%s", e.fault.name, h.of())
+	undo, err := e.fault.apply(ctx, h)
 	if n := len(w.inForce); undo == nil && n > 0 && forbidden(err) {
 		w.say("%s cannot be applied while %s is in force: %v", e.fault.name, w.inForce[n-1].name, err)
 		err = nil
@@ -229,7 +236,7 @@ func (w *testbed) checkResults(ctx context.Context, references map[string]result
 		return err
 	}
 	for _, j := range w.jobs {
-		got, err := w.outcome(ctx, j.id)
+		got, err := w.outcome(ctx, j)
 		if err != nil {
 			return err
 		}
@@ -248,16 +255,13 @@ func (w *testbed) checkResults(ctx context.Context, references map[string]result
 	return nil
 }
 
-// end ends the daemon in order and checks that nothing is left.
-func (w *testbed) end(ctx context.Context) error {
-	how, err := w.daemon.Hold(ctx, syscall.SIGTERM)
-	switch {
-	case err != nil:
-		err = errors.Join(err, w.daemon.Signal(syscall.SIGKILL))
-	case how != rig.InOrder:
-		err = fmt.Errorf("the daemon ended on SIGTERM with %s", how)
+// end ends the daemons in order and checks that nothing is left.
+func (w *testbed) end(ctx context.Context) (err error) {
+	for _, h := range w.hosts {
+		if h.daemon != nil {
+			err = errors.Join(err, h.end(ctx))
+		}
 	}
-	w.daemon.Close()
 	if left := w.processes(""); len(left) > 0 {
 		err = errors.Join(err, fmt.Errorf("processes %v are left", left), signalAll(left, syscall.SIGKILL))
 	}
@@ -266,11 +270,13 @@ func (w *testbed) end(ctx context.Context) error {
 
 // checkLogs looks for crashes that nobody ordered.
 func (w *testbed) checkLogs() error {
-	text := "\n" + w.logText()
-	for _, sign := range []string{"panic: ", "fatal error: ", "DATA RACE"} {
-		if _, after, found := strings.Cut(text, "\n"+sign); found {
-			line, _, _ := strings.Cut(after, "\n")
-			return fmt.Errorf("the daemon crashed: %s%s", sign, line)
+	for _, h := range w.hosts {
+		text := "\n" + h.logText()
+		for _, sign := range []string{"panic: ", "fatal error: ", "DATA RACE"} {
+			if _, after, found := strings.Cut(text, "\n"+sign); found {
+				line, _, _ := strings.Cut(after, "\n")
+				return fmt.Errorf("the daemon%s crashed: %s%s", h.of(), sign, line)
+			}
 		}
 	}
 	return nil

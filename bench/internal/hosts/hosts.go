@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -49,33 +50,40 @@ func Prepare() error {
 	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
+	// ip keeps names of namespaces below /run/netns, which is the machine's outside.
+	if err := syscall.Mount("none", "/run", "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
+	}
 	return nil
 }
 
 // Network is some hosts on a bridge.
-type Network struct{ hosts []*Host }
+type Network struct {
+	bridge string
+	hosts  []*Host
+}
 
 // Host is one of them.
 type Host struct {
 	Name    string
 	Address string // without a port
-	index   int
+	id      string // its own among the hosts of all networks
 }
 
-// New makes hosts. The program must have been entered.
+// networks counts those that were made; each has addresses of its own.
+var networks atomic.Int32
+
+// New makes hosts, 254 at most. The namespaces must have been prepared.
 func New(ctx context.Context, names ...string) (*Network, error) {
-	// ip keeps names of namespaces below /run/netns, which is the host's outside.
-	if err := syscall.Mount("none", "/run", "tmpfs", 0, ""); err != nil {
-		return nil, fmt.Errorf("mount /run: %w", err)
-	}
-	n := &Network{}
-	script := []string{"link set lo up", "link add bridge type bridge", "link set bridge up"}
+	id := networks.Add(1)
+	n := &Network{bridge: fmt.Sprintf("bridge%d", id)}
+	script := []string{"link set lo up", fmt.Sprintf("link add %s type bridge", n.bridge), fmt.Sprintf("link set %s up", n.bridge)}
 	for i, name := range names {
-		h := &Host{Name: name, Address: fmt.Sprintf("10.77.0.%d", i+1), index: i}
+		h := &Host{Name: name, Address: fmt.Sprintf("10.%d.%d.%d", 64+id/256%64, id%256, i+1), id: fmt.Sprintf("%d-%d", id, i)}
 		n.hosts = append(n.hosts, h)
 		script = append(script,
 			"netns add "+h.namespace(), fmt.Sprintf("link add %s type veth peer name eth0 netns %s", h.port(), h.namespace()),
-			fmt.Sprintf("link set %s master bridge up", h.port()))
+			fmt.Sprintf("link set %s master %s up", h.port(), n.bridge))
 	}
 	if err := execute(ctx, strings.Join(script, "\n"), "ip", "-batch", "-"); err != nil {
 		return nil, err
@@ -89,8 +97,17 @@ func New(ctx context.Context, names ...string) (*Network, error) {
 	return n, nil
 }
 
-func (h *Host) namespace() string { return "host" + strconv.Itoa(h.index) }
-func (h *Host) port() string      { return "port" + strconv.Itoa(h.index) }
+func (h *Host) namespace() string { return "host" + h.id }
+func (h *Host) port() string      { return "port" + h.id }
+
+// Remove takes the hosts away. Processes on them go on, without a network.
+func (n *Network) Remove() error {
+	script := []string{"link del " + n.bridge}
+	for _, h := range n.hosts {
+		script = append(script, "netns del "+h.namespace())
+	}
+	return execute(context.Background(), strings.Join(script, "\n"), "ip", "-batch", "-")
+}
 
 // Hosts are all of them.
 func (n *Network) Hosts() []*Host { return n.hosts }

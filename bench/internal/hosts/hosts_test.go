@@ -117,11 +117,11 @@ func inside(ctx context.Context) error {
 	if err == nil && !bytes.Contains(qdisc, []byte("tbf")) {
 		err = fmt.Errorf("the limit is not there: %s", qdisc)
 	}
-	return errors.Join(err, asked("a"), n.Limit(ctx, "a", 0), server.Process.Kill())
+	return errors.Join(err, asked("a"), n.Limit(ctx, "a", 0), server.Process.Kill(), n.Remove())
 }
 
 func serve(address string) error {
-	listener, err := net.Listen("tcp", address) //nolint:noctx // the process is killed
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func serve(address string) error {
 }
 
 func ask(address string) error {
-	conn, err := net.DialTimeout("tcp", address, 300*time.Millisecond) //nolint:noctx // it has a bound
+	conn, err := net.DialTimeout("tcp", address, 300*time.Millisecond)
 	if err != nil {
 		return err
 	}

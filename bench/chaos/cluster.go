@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
+	"github.com/avgpipe/avgpipe/internal/api"
+)
+
+// clusterFaults are those of several hosts, by family. The hosts that they strike are drawn.
+var clusterFaults = []fault{
+	{name: "kill-worker", family: "kill", does: "SIGKILL a worker", apply: onWorker(kill)},
+	{name: "kill-daemon", family: "kill", does: "SIGKILL a daemon; its workers go on", apply: once(killDaemon)},
+	{name: "kill-leader", family: "kill", does: "SIGKILL the daemon that leads", apply: onLeader(once(killDaemon))},
+	{name: "kill-host", family: "kill", does: "SIGKILL a daemon and its workers", apply: halted(nothing)},
+	{name: "kill-host-long", family: "kill", does: "the same, and the host stays away for seconds", lasts: 8 * time.Second, apply: down},
+	{name: "kill-leader-host", family: "kill", does: "the host that leads stays away for seconds", lasts: 8 * time.Second, apply: onLeader(down)},
+	{name: "kill-all", family: "kill", does: "SIGKILL all daemons and all workers, as when the power fails", apply: once(killAll)},
+
+	{name: "freeze-worker", family: "freeze", does: "SIGSTOP a worker, up to three response timeouts", lasts: 3 * responseTimeout, apply: onWorker(freeze)},
+	{name: "freeze-daemon", family: "freeze", does: "SIGSTOP a daemon", lasts: 3 * responseTimeout, apply: freezeOne},
+	{name: "freeze-leader", family: "freeze", does: "SIGSTOP the daemon that leads", lasts: 3 * responseTimeout, apply: onLeader(freezeOne)},
+	{name: "freeze-host", family: "freeze", does: "SIGSTOP a daemon and its workers", lasts: 3 * responseTimeout, apply: freezeAll},
+
+	{name: "cut-off", family: "network", does: "a host is cut off from all others, silently", lasts: 8 * time.Second, apply: cutOff},
+	{name: "cut-leader-off", family: "network", does: "the host that leads is cut off", lasts: 8 * time.Second, apply: onLeader(cutOff)},
+	{name: "cut-two", family: "network", does: "two hosts do not reach each other; others reach both", lasts: 8 * time.Second, apply: cutPair},
+	{name: "unplug", family: "network", does: "a host's interface is down", lasts: 5 * time.Second, apply: unplug},
+	{name: "flap", family: "network", does: "a host's interface goes down and up for half a second each", lasts: 4 * time.Second, apply: flap},
+	{name: "slow-link", family: "network", does: "a host sends and receives 2 Mbit/s", lasts: 5 * time.Second, apply: slow},
+
+	{name: "disk-full", family: "disk", does: "the state directory's disk is full on a host", mounts: true, lasts: 3 * time.Second, apply: fillDisk},
+	{name: "read-only", family: "disk", does: "a state directory becomes read-only for what is opened anew", mounts: true, lasts: 3 * time.Second, apply: overmountReadOnly},
+	{name: "flip-shard", family: "damage", does: "bytes of one copy of a committed shard are flipped", alone: true, apply: halted(once(damageShard(flip)))},
+}
+
+// onLeader applies a fault to the host that leads, as far as one of them knows.
+func onLeader(do apply) apply {
+	return func(ctx context.Context, h *host) (func() error, error) {
+		return do(ctx, h.leader(ctx))
+	}
+}
+
+// leader is the host that leads, or h where nobody knows.
+func (h *host) leader(ctx context.Context) *host {
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
+	defer cancel()
+	found := h
+	_ = h.any(ctx, func(c *api.Client) error { // without an answer any host will do
+		nodes, err := c.Nodes(ctx)
+		for _, n := range nodes {
+			if i := slices.IndexFunc(h.hosts, func(one *host) bool { return one.name == n.ID }); i >= 0 && n.Leader {
+				found = h.hosts[i]
+			}
+		}
+		return err
+	})
+	return found
+}
+
+// down ends everything on a host; undo lets its daemon start again.
+func down(ctx context.Context, h *host) (func() error, error) {
+	return func() error {
+		h.daemon.Release()
+		return nil
+	}, h.halt(ctx)
+}
+
+// killAll ends everything on all hosts, and then lets the daemons start.
+func killAll(ctx context.Context, h *host) (err error) {
+	for _, one := range h.hosts {
+		defer one.daemon.Release()
+		_ = signalAll(one.processes(""), syscall.SIGKILL) // halt does so again
+	}
+	for _, one := range h.hosts {
+		err = errors.Join(err, one.halt(ctx))
+	}
+	return err
+}
+
+func freezeOne(_ context.Context, h *host) (func() error, error) {
+	if pid := h.daemon.PID(); pid != 0 {
+		return freeze(pid)
+	}
+	return nil, nil
+}
+
+// others are the names of all hosts but one.
+func (h *host) others() (all []string) {
+	for _, one := range h.hosts {
+		if one != h {
+			all = append(all, one.name)
+		}
+	}
+	return all
+}
+
+func cutOff(ctx context.Context, h *host) (func() error, error) {
+	return h.network.Cut(ctx, []string{h.name}, h.others())
+}
+
+func cutPair(ctx context.Context, h *host) (func() error, error) {
+	return h.network.Cut(ctx, []string{h.name}, []string{pick(h, h.others())})
+}
+
+func unplug(ctx context.Context, h *host) (func() error, error) { return h.network.Unplug(ctx, h.name) }
+
+// flap takes the interface down and up until it is undone.
+func flap(ctx context.Context, h *host) (func() error, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			plug, err := h.network.Unplug(ctx, h.name)
+			rig.Pause(ctx, 500*time.Millisecond)
+			if err = errors.Join(err, plug()); err != nil {
+				done <- err
+				return
+			}
+			rig.Pause(ctx, 500*time.Millisecond)
+		}
+		done <- nil
+	}()
+	return func() error {
+		cancel()
+		return <-done
+	}, nil
+}
+
+func slow(ctx context.Context, h *host) (func() error, error) {
+	return func() error { return h.network.Limit(context.WithoutCancel(ctx), h.name, 0) }, h.network.Limit(ctx, h.name, 2e6)
+}
