@@ -131,11 +131,10 @@ test-race: test-deps ## the concurrent packages under the race detector
 # How long each simulated cluster lives, in its own time, how many there are of each size, and the seed of the first.
 SIMULATED ?= 1h
 CLUSTERS  ?= 5
-SEED      ?= 1
 
 .PHONY: test-cluster
 test-cluster: ## the long form of the tests of replication: clusters that lose nodes and networks for hours of simulated time (SIMULATED=1h CLUSTERS=5 SEED=1)
-	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(SEED) -v
+	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(or $(filter-out 0,$(SEED)),1) -v
 	$(TEST) -timeout 6h $(TAGS) ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
 
 .PHONY: fuzz
