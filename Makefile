@@ -259,6 +259,12 @@ chaos-local: ## random faults on one node, 10 minutes (TRIALS=300, SEED=the firs
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
 
+.PHONY: bench-cluster
+bench-cluster: ## how long training pauses when a worker, a host or the leader of a cluster is killed, as root, 2 minutes (HOSTS=3)
+	@$(MAKE) --no-print-directory test-deps build >&2
+	@$(GO) build -o $(BIN)/chaos ./bench/chaos
+	@$(BIN)/chaos -measure -avgpiped $(BIN)/avgpiped -hosts $(HOSTS)
+
 .PHONY: chaos
 chaos: ## random faults on a cluster of hosts in network namespaces, as root, 20 s a trial (HOSTS=3, and as chaos-local)
 	@$(MAKE) --no-print-directory test-deps build >&2

@@ -29,6 +29,7 @@ type options struct {
 	verbose  bool
 	inside   bool
 	hosts    int
+	measure  bool
 }
 
 func main() {
@@ -42,6 +43,7 @@ func main() {
 	flag.BoolVar(&o.whole, "whole", false, "fail at once when a fault would have to be skipped")
 	flag.BoolVar(&o.verbose, "v", false, "print what happens in each trial")
 	flag.IntVar(&o.hosts, "hosts", 1, "how many hosts a trial has; several need root")
+	flag.BoolVar(&o.measure, "measure", false, "measure pauses on several hosts in place of trials")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
 	report.Main("chaos", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o) })
 }
@@ -68,6 +70,12 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 	}
 	if _, err := os.Stat(o.program); err != nil {
 		return nil, fmt.Errorf("-avgpiped: %w; `make build` makes it", err)
+	}
+	if o.measure && o.hosts < 3 {
+		return nil, fmt.Errorf("-measure: -hosts %d; with fewer than 3 nobody leads when one is gone", o.hosts)
+	}
+	if o.measure {
+		return measure(ctx, o)
 	}
 	if o.keep == "" {
 		if o.keep, err = os.MkdirTemp("", "chaos-failed-"); err != nil {

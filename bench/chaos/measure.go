@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// repeats is how often each fault is measured; a figure is the median.
+const repeats = 3
+
+// endless is a job on two hosts that does not end while something is measured.
+var endless = kind{name: "endless", source: strings.NewReplacer("name: spread", "name: endless", "steps: 1600", "steps: 2000000").Replace(onSeveral)}
+
+// pulse is how far the training of a job has come, as its workers say themselves, whatever becomes of daemons.
+type pulse struct {
+	mu    sync.Mutex
+	steps uint64
+	beats []time.Time // when a step was first seen to be done
+}
+
+// lookAt asks the workers of a job all the time.
+func (p *pulse) lookAt(ctx context.Context, w *testbed, j *trialJob) {
+	var clients []control.Client
+	dial := func(ctx context.Context, socket string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}
+	for _, h := range w.hosts {
+		clients = append(clients, control.NewClient(h.jobDir(j), dial))
+	}
+	for ; ctx.Err() == nil; rig.Pause(ctx, 5*time.Millisecond) {
+		for _, c := range clients {
+			if s, err := c.Status(ctx); err == nil {
+				p.see(s.Progress.Step)
+			}
+		}
+	}
+	for _, c := range clients {
+		c.Close()
+	}
+}
+
+func (p *pulse) see(step uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if step != p.steps { // less, once a round was gone back to
+		p.steps, p.beats = step, append(p.beats, time.Now())
+	}
+}
+
+// pause is the longest time without a step from a moment on, once steps have followed each other again for a second.
+func (p *pulse) pause(ctx context.Context, from time.Time) (time.Duration, error) {
+	var longest time.Duration
+	err := rig.Poll(ctx, jobBound, "training again", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		i, _ := slices.BinarySearchFunc(p.beats, from, time.Time.Compare)
+		last, resumed := from, time.Time{}
+		longest = 0
+		for _, at := range p.beats[i:] {
+			if gap := at.Sub(last); gap > longest {
+				longest, resumed = gap, at
+			}
+			last = at
+		}
+		return !resumed.IsZero() && last.Sub(resumed) > time.Second
+	})
+	return longest, err
+}
+
+// measurement is a fault whose pause is measured.
+type measurement struct {
+	metric string
+	bar    float64 // seconds
+	aim    float64
+	strike func(ctx context.Context, w *testbed, leader *host, with []*host) (undo func() error, err error)
+}
+
+var measurements = []measurement{
+	{"pause of training after SIGKILL of a worker", 1, 0.3, func(_ context.Context, _ *testbed, _ *host, with []*host) (func() error, error) {
+		return kill(with[len(with)-1].processes(asWorker)...)
+	}},
+	{"pause of training after SIGKILL of all of a host", 5, 2, func(ctx context.Context, _ *testbed, leader *host, with []*host) (func() error, error) {
+		return down(ctx, with[slices.IndexFunc(with, func(h *host) bool { return h != leader })])
+	}},
+	{"pause of training after SIGKILL of the daemon that leads", 0.1, 0.05, func(ctx context.Context, _ *testbed, leader *host, _ []*host) (func() error, error) {
+		return nil, leader.daemon.End(ctx, syscall.SIGKILL)
+	}},
+}
+
+// measure measures pauses on a cluster that does nothing else.
+func measure(ctx context.Context, o options) (figures []report.Figure, err error) {
+	w, err := newTestbed(ctx, o, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.end(ctx), w.remove()) }()
+	if err := w.start(ctx); err != nil {
+		return nil, err
+	}
+	idle, err := w.memory()
+	if err != nil {
+		return nil, err
+	}
+	conditions := map[string]any{"hosts": o.hosts, "processor": processor()}
+	figures = append(figures, report.Figure{Metric: "memory of an idle daemon", Value: idle / 1e6, Unit: "MB", Bar: 60, Aim: 40, AtMost: true, Conditions: conditions})
+	id, err := w.submit(ctx, &endless)
+	if err != nil {
+		return nil, err
+	}
+	j, p := &trialJob{kind: &endless, id: id}, &pulse{}
+	looking, stop := context.WithCancel(ctx)
+	var eyes sync.WaitGroup
+	defer eyes.Wait()
+	defer stop()
+	eyes.Go(func() { p.lookAt(looking, w, j) })
+	defer func() { err = errors.Join(err, w.cancel(ctx, j)) }()
+	for _, m := range measurements {
+		var pauses []float64
+		for range repeats {
+			pause, err := w.strike(ctx, j, p, m)
+			if err != nil {
+				return figures, fmt.Errorf("%s: %w", m.metric, err)
+			}
+			w.say("%s: %v", m.metric, pause)
+			pauses = append(pauses, pause.Seconds())
+		}
+		slices.Sort(pauses)
+		figures = append(figures, report.Figure{
+			Metric: m.metric, Value: pauses[len(pauses)/2], Unit: "s", Bar: m.bar, Aim: m.aim, AtMost: true,
+			Conditions: map[string]any{"hosts": o.hosts, "processor": processor(), "all": pauses},
+		})
+	}
+	return figures, nil
+}
+
+// cancel ends a job.
+func (w *testbed) cancel(ctx context.Context, j *trialJob) error {
+	return rig.Poll(ctx, jobBound, "the end of the job", func() bool {
+		_ = w.any(ctx, func(c *api.Client) error { // it may be cancelled, or not answer, already
+			_, err := c.Cancel(ctx, j.id)
+			return err
+		})
+		s, err := w.job(ctx, j.id)
+		return err == nil && s.State.Ended() && len(w.processes(asWorker)) == 0
+	})
+}
+
+// strike waits until a job has two workers and a committed round, applies a fault and returns the pause.
+func (w *testbed) strike(ctx context.Context, j *trialJob, p *pulse, m measurement) (pause time.Duration, err error) {
+	var with []*host
+	before := uint64(0)
+	err = rig.Poll(ctx, jobBound, "a job that trains and commits on a whole cluster", func() bool {
+		with = slices.DeleteFunc(slices.Clone(w.hosts), func(h *host) bool { return len(h.processes(asWorker)) == 0 })
+		s, err := w.job(ctx, j.id)
+		if before == 0 {
+			before = s.CommittedRound
+		}
+		return err == nil && s.State == api.Running && len(with) > 1 && s.CommittedRound > before && w.whole(ctx)
+	})
+	if err != nil {
+		return 0, err
+	}
+	rig.Pause(ctx, 2*time.Second) // what the last fault left to do
+	from := time.Now()
+	undo, err := m.strike(ctx, w, w.hosts[0].leader(ctx), with)
+	if err == nil {
+		pause, err = p.pause(ctx, from)
+	}
+	if undo != nil {
+		err = errors.Join(err, undo())
+	}
+	return pause, err
+}
+
+// whole reports whether all nodes answer and vote.
+func (w *testbed) whole(ctx context.Context) bool {
+	alive := 0
+	_ = w.any(ctx, func(c *api.Client) error { // who does not answer is none of them
+		nodes, err := c.Nodes(ctx)
+		for _, n := range nodes {
+			if n.Role != api.RoleNonVoter && n.State == api.NodeAlive {
+				alive++
+			}
+		}
+		return err
+	})
+	return alive == len(w.hosts)
+}
+
+// memory is the largest resident memory of a daemon, in bytes.
+func (w *testbed) memory() (most float64, err error) {
+	for _, h := range w.hosts {
+		p, err := procfs.NewProc(h.daemon.PID())
+		if err != nil {
+			return 0, fmt.Errorf("the daemon%s: %w", h.of(), err)
+		}
+		s, err := p.Stat()
+		if err != nil {
+			return 0, fmt.Errorf("the daemon%s: %w", h.of(), err)
+		}
+		most = max(most, float64(s.ResidentMemory()))
+	}
+	return most, nil
+}
+
+// processor is the name of this machine's.
+func processor() string {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return "unknown"
+	}
+	all, err := fs.CPUInfo()
+	if err != nil || len(all) == 0 {
+		return "unknown"
+	}
+	return fmt.Sprintf("%s, family %s, %d cores", all[0].ModelName, all[0].CPUFamily, len(all))
+}
