@@ -39,7 +39,7 @@ type admission struct {
 	at            *strictyaml.Document // knows where each key stands, and collects problems
 	model         *model.Model         // nil when it cannot be built
 	weights       map[string]string    // digests of the files that it starts from
-	tokenizer     string               // digest
+	pinned        data.Pinned
 	why, warnings []string
 
 	open func(kind string) (device.Device, error) // a device of a kind, to be asked what it has
@@ -84,7 +84,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	if err != nil {
 		return nil, err
 	}
-	s.Output, s.Weights, s.Tokenizer = output, a.weights, a.tokenizer
+	s.Output, s.Weights, s.Tokenizer, s.Files = output, a.weights, a.pinned.Tokenizer, a.pinned.Files
 	return s, nil
 }
 
@@ -233,7 +233,7 @@ func (a *admission) checkData(ctx context.Context) error {
 	if err != nil {
 		return a.dataProblem(err)
 	}
-	a.tokenizer, a.warnings = summary.Tokenizer, append(a.warnings, summary.Notes...)
+	a.pinned, a.warnings = summary.Pinned, append(a.warnings, summary.Notes...)
 	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(a.job.Averaging.Tau)
 	if n := summary.Samples; n > 0 && n < round {
 		a.warnings = append(a.warnings, fmt.Sprintf("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round))

@@ -136,9 +136,25 @@ func TestAnOperationThatADeviceLacksIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatAJobBeginsWithIsPartOfItsSpec: the config by value, and a digest of what is too large for that.
-func TestWhatAJobBeginsWithIsPartOfItsSpec(t *testing.T) {
-	base := t.TempDir()
+// beginsWith makes a directory with a model, its tokenizer and a file x of data, and a request for a job that reads them.
+func beginsWith(t *testing.T) (base string, q Request, model, tokenizer []byte) {
+	t.Helper()
+	base = t.TempDir()
+	m, weights := small(t)
+	for name, text := range map[string]string{"config.json": string(m), "model.safetensors": string(weights), "tokenizer.json": tokens, "x": "a b a b a b a b a b"} {
+		if err := os.WriteFile(filepath.Join(base, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q = Request{Submit: api.SubmitRequest{File: "job.yaml", Source: jobFile + "model: {from: .}\n", Base: base}, User: access.User{UID: uint32(os.Geteuid())}, Host: Host{Cores: 2}}
+	return base, q, weights, []byte(tokens)
+}
+
+const tokens = `{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, " ": 2, "\n": 3, "</s>": 4}, "merges": []}}`
+
+// small is the config of a small model, and its weights.
+func small(t *testing.T) (config, weights []byte) {
+	t.Helper()
 	m, err := model.Build("gpt2", map[string]any{"vocab_size": 16, "n_positions": 4, "n_embd": 8, "n_layer": 1, "n_head": 2})
 	if err != nil {
 		t.Fatal(err)
@@ -153,24 +169,23 @@ func TestWhatAJobBeginsWithIsPartOfItsSpec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var weights bytes.Buffer
-	config, err := json.Marshal(m.Config())
-	if err = errors.Join(err, write(&weights)); err != nil {
+	var text bytes.Buffer
+	config, err = json.Marshal(m.Config())
+	if err = errors.Join(err, write(&text)); err != nil {
 		t.Fatal(err)
 	}
-	const tokens = `{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, " ": 2, "\n": 3, "</s>": 4}, "merges": []}}`
-	for name, text := range map[string]string{"config.json": string(config), "model.safetensors": weights.String(), "tokenizer.json": tokens, "x": "a b a b a b a b a b"} {
-		if err := os.WriteFile(filepath.Join(base, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	q := Request{Submit: api.SubmitRequest{File: "job.yaml", Source: jobFile + "model: {from: .}\n", Base: base}, User: access.User{UID: uint32(os.Geteuid())}, Host: Host{Cores: 2}}
+	return config, text.Bytes()
+}
+
+// TestWhatAJobBeginsWithIsPartOfItsSpec: the config by value, and a digest of what is too large for that.
+func TestWhatAJobBeginsWithIsPartOfItsSpec(t *testing.T) {
+	_, q, weights, tokenizer := beginsWith(t)
 	s, err := Admit(t.Context(), q, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(weights.Bytes())
-	if want := hex.EncodeToString(sum[:]); len(s.Weights) != 1 || s.Weights["model.safetensors"] != want || s.Tokenizer != checkpoint.ObjectDigest([]byte(tokens)) {
+	sum := sha256.Sum256(weights)
+	if want := hex.EncodeToString(sum[:]); len(s.Weights) != 1 || s.Weights["model.safetensors"] != want || s.Tokenizer != checkpoint.ObjectDigest(tokenizer) {
 		t.Errorf("weights %v, want %s; tokenizer %s", s.Weights, want, s.Tokenizer)
 	}
 	if built, err := s.BuildModel(); err != nil || built.Sequence() != 4 {

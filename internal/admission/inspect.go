@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/process"
@@ -31,8 +32,10 @@ const (
 	inspectGrace  = 5 * time.Second // to read the rest of what a dead one printed
 )
 
-// Request is what an inspect process is asked: whether a job file is one that this node can run for a user.
+// Request is what an inspect process is asked: whether a job file is one that the cluster can run for a user or, with a Spec, what of that an admitted
+// job reads is missing on this host.
 type Request struct {
+	Spec   json.RawMessage   `json:"spec,omitempty"`
 	Submit api.SubmitRequest `json:"request"`
 	User   access.User       `json:"user"`
 	Host   Host              `json:"host"`
@@ -57,6 +60,7 @@ type finding struct {
 	Refused *api.Error      `json:"refused,omitempty"`
 	Status  int             `json:"status,omitempty"` // of Refused
 	Failed  string          `json:"failed,omitempty"` // not by the job file
+	Sight   *agent.Sight    `json:"sight,omitempty"`
 }
 
 // Inspector has job files admitted outside of the daemon, which opens nothing that a user names. Whatever such a file does to its
@@ -87,16 +91,33 @@ func (i *Inspector) enter(ctx context.Context, user uint32) (leave func(), err e
 	return func() { i.slots.Release(1); own.Release(1) }, nil
 }
 
-// Admit starts an inspect process in a process group of its own, and kills it at the bound or when ctx ends.
+// Admit has an inspect process judge a job file.
 func (i *Inspector) Admit(ctx context.Context, q Request) (*spec.Spec, error) {
+	what := "submit " + q.Submit.File
+	answer, err := i.ask(ctx, q, asking{what: what, read: "reading the job file", refused: "the job file is refused: "})
+	if err != nil {
+		return nil, err
+	}
+	return answer.result(q.Submit.File)
+}
+
+// asking is how messages name what an inspect process does.
+type asking struct {
+	what    string // "submit FILE"
+	read    string // what it reads before it opens anything
+	refused string // before a path on which it fails
+}
+
+// ask starts an inspect process in a process group of its own, and kills it at the bound or when ctx ends.
+func (i *Inspector) ask(ctx context.Context, q Request, as asking) (*finding, error) {
 	leave, err := i.enter(ctx, q.User.UID)
 	if err != nil {
-		return nil, fmt.Errorf("submit %s: wait for others to be admitted: %w", q.Submit.File, err)
+		return nil, fmt.Errorf("%s: wait for others to be admitted: %w", as.what, err)
 	}
 	defer leave()
 	text, err := json.Marshal(q)
 	if err != nil {
-		return nil, fmt.Errorf("submit %s: %w", q.Submit.File, err)
+		return nil, fmt.Errorf("%s: %w", as.what, err)
 	}
 	bounded, cancel := context.WithTimeout(ctx, i.limit)
 	defer cancel()
@@ -109,25 +130,25 @@ func (i *Inspector) Admit(ctx context.Context, q Request) (*spec.Spec, error) {
 		err = cmd.Start()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("submit %s: %w", q.Submit.File, err)
+		return nil, fmt.Errorf("%s: %w", as.what, err)
 	}
 	opens, answer, broken := readFindings(out)
 	if broken != nil {
 		cancel()
 	}
 	err = cmd.Wait()
-	what := fmt.Sprintf("submit %s: the job file is refused: reading %s", q.Submit.File, opens)
+	what := fmt.Sprintf("%s: %sreading %s", as.what, as.refused, opens)
 	if opens == "" {
-		what = fmt.Sprintf("submit %s: reading the job file", q.Submit.File)
+		what = fmt.Sprintf("%s: %s", as.what, as.read)
 	}
 	refused := func(format string, args ...any) error {
 		return api.Errorf(http.StatusUnprocessableEntity, "%s %s", what, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("submit %s: %w", q.Submit.File, ctx.Err())
+		return nil, fmt.Errorf("%s: %w", as.what, ctx.Err())
 	case answer != nil && err == nil:
-		return answer.result(q.Submit.File)
+		return answer, nil
 	case errors.Is(bounded.Err(), context.DeadlineExceeded):
 		return nil, refused("took longer than %v", i.limit)
 	case broken != nil:
@@ -223,7 +244,17 @@ func Inspect(ctx context.Context, in io.Reader, out io.Writer) error {
 		defer mu.Unlock()
 		broken = errors.Join(broken, lines.Encode(f))
 	}
-	s, err := Admit(ctx, q, func(path string) { say(finding{Opens: path}) })
+	opens := func(path string) { say(finding{Opens: path}) }
+	if q.Spec != nil {
+		sight, err := look(ctx, &q, opens)
+		if err != nil {
+			say(finding{Failed: err.Error()})
+		} else {
+			say(finding{Sight: &sight})
+		}
+		return broken
+	}
+	s, err := Admit(ctx, q, opens)
 	var refused *api.Error
 	switch {
 	case errors.As(err, &refused):

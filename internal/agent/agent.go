@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -55,6 +56,9 @@ type Agent interface {
 	Listen(ctx context.Context, job string, generation uint64) (address string, err error)
 	// Probe measures the way from this host to another node, for less than a second.
 	Probe(ctx context.Context, node string) (Link, error)
+	// Look says what of that a job reads is missing on this host, as far as that can be seen with the rights of the job's user, within
+	// seconds.
+	Look(ctx context.Context, s *spec.Spec) (Sight, error)
 	// Log adds a line to a job's log. It does not block; a line that cannot be written is lost.
 	Log(job string, level zapcore.Level, message string, fields ...zap.Field)
 }
@@ -128,6 +132,14 @@ type Info struct {
 	Version     string    `json:"version"`      // of the daemon
 	Boot        string    `json:"boot"`         // of the host, as its kernel names it
 	GFLOPs      float64   `json:"gflops"`       // that a core does in a second, as measured; 0: not known
+}
+
+// Sight is what a host has not of that a job reads.
+type Sight struct {
+	// Data says what is missing, or is not what it was when the job was submitted, of that the first and the last stage read; "": nothing.
+	Data string `json:"data,omitempty"`
+	// Model says so of what every stage begins with that goes on from no round.
+	Model string `json:"model,omitempty"`
 }
 
 // Link is the way from one node to another.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // Measurer is an Agent of another node that can measure the way to it.
@@ -27,6 +29,14 @@ func (l *Local) Info(context.Context) (Info, error) {
 		i.Boot = strings.TrimSpace(string(text))
 	}
 	return i, nil
+}
+
+// Look implements Agent.
+func (l *Local) Look(ctx context.Context, s *spec.Spec) (Sight, error) {
+	if l.config.Look == nil {
+		return Sight{}, nil
+	}
+	return l.config.Look(ctx, s)
 }
 
 // Probe implements Agent. The way from a node to itself takes no time and has no bound: both are 0.

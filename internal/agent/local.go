@@ -17,6 +17,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -32,6 +33,8 @@ type Config struct {
 	Log      *zap.Logger // the daemon's
 	// Info says what the host has; Node and, where it is empty, Boot are filled in. Nil: nothing is known.
 	Info func() Info
+	// Look implements Agent.Look. Nil: everything is taken to be here.
+	Look func(ctx context.Context, s *spec.Spec) (Sight, error)
 	// Links says where workers accept links from other nodes. Zero: the host is alone.
 	Links Links
 	// Peers returns the agent of another node, for Fetch and Probe. Nil: the host is alone.

@@ -21,18 +21,19 @@ type observed struct {
 	*cluster.Job
 
 	spec     *spec.Spec
-	cores    int        // that it computes on, on all nodes together, or is tuned on
-	gpus     int        // that it takes
-	want     placer.Job // the room that it asks for
-	short    bool       // the nodes have fewer that are large enough and not sick, whoever has them
-	small    int        // of those that nobody has, the ones with too little memory for it
-	had      []string   // those of its placement, by UUID
-	kept     int        // of them, the ones that are there and not sick
-	sick     string     // why one of those that it has, or is tuned on, must not be used; "": none is sick
-	excluded string     // why it must not go on with those that it has; "": it may
-	memory   int64      // bytes of the host that it is promised once it is placed; 0 while it is open
-	uncopied string     // which copies the pending commit waits for; "": none
-	exported bool       // an export reads its shards
+	cores    int                   // that it computes on, on all nodes together, or is tuned on
+	gpus     int                   // that it takes
+	want     placer.Job            // the room that it asks for
+	sights   map[string]*hostSight // by node: what it has of that the job reads
+	short    bool                  // the nodes have fewer that are large enough and not sick, whoever has them
+	small    int                   // of those that nobody has, the ones with too little memory for it
+	had      []string              // those of its placement, by UUID
+	kept     int                   // of them, the ones that are there and not sick
+	sick     string                // why one of those that it has, or is tuned on, must not be used; "": none is sick
+	excluded string                // why it must not go on with those that it has; "": it may
+	memory   int64                 // bytes of the host that it is promised once it is placed; 0 while it is open
+	uncopied string                // which copies the pending commit waits for; "": none
+	exported bool                  // an export reads its shards
 
 	generation // the current or the last one
 

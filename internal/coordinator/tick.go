@@ -84,6 +84,10 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes(), c.pins.holds(j)
 		o.noteWait(s.now, first)
 		o.want = c.wanted(admitted, c.unfit(admitted))
+		o.want.Lacking = o.lacking()
+		if o.State == cluster.Queued || o.waits() {
+			c.lookAgain(o, s.now)
+		}
 		c.takeGPUs(o, all)
 		c.takeNodes(o, passed)
 		c.copyShards(o, s.now)
@@ -205,6 +209,10 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 		if len(a.taking) == 0 && o.hold == nil && len(c.nodes()) > 1 {
 			c.awaitRoom(o, d.reason)
 			return rooms
+		}
+		if !c.looked(o, a.taking, time.Now()) {
+			o.acting, o.note = false, d.reason+"; finding out whether its data are there"
+			return o.left(rooms, a.taking)
 		}
 		o.taking, rooms = a.taking, o.left(rooms, a.taking)
 	case tune:

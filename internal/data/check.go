@@ -2,7 +2,6 @@ package data
 
 import (
 	"context"
-	"encoding/hex"
 	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/data/table"
@@ -14,10 +13,7 @@ const wholeBytes = 64 << 20
 // check looks at the start of every file, and at all of tables that are not large.
 func (o *opener) check(ctx context.Context) (Summary, error) {
 	files := slices.Concat(o.train, o.held)
-	s := Summary{Files: len(files), Notes: o.notes}
-	if o.vocab != nil && !o.vocab.IsBytes() {
-		s.Tokenizer = hex.EncodeToString(o.vocab.Digest[:])
-	}
+	s := Summary{Files: len(files), Notes: o.notes, Pinned: o.pinned()}
 	for _, f := range files {
 		s.Bytes += f.Bytes
 	}

@@ -60,8 +60,7 @@ type Summary struct {
 	Samples uint64 // in an epoch; 0 when only reading all files tells
 	HeldOut uint64 // samples kept for evaluation; 0 likewise
 	Notes   []string
-	// Tokenizer is the SHA-256 of tokenizer.json, hexadecimal; empty where none is read.
-	Tokenizer string
+	Pinned
 }
 
 // Check does what Open does as far as that is cheap: it finds every *Error of the configuration, of names and permissions, of the

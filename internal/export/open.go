@@ -54,6 +54,16 @@ func OpenWeights(opener *access.Opener, dir string, m *model.Model, submitted ma
 	return w, nil
 }
 
+// Present finds out whether OpenWeights would find weights of a model in dir that are those with which a job was submitted, by the heads of the files.
+// Of tensors it reads as much as digests are of.
+func Present(opener *access.Opener, dir string, m *model.Model, submitted map[string]string) error {
+	w, err := openWeights(opener, dir, m)
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.compare(dir, submitted), w.Close())
+}
+
 // compare holds the files against the digests that they had; nil: nobody knows these.
 func (w *Weights) compare(dir string, submitted map[string]string) error {
 	if submitted == nil {

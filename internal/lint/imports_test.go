@@ -95,14 +95,14 @@ var mayImport = map[string][]string{
 	},
 	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {
-		"internal/access", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
+		"internal/access", "internal/agent", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
 		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/model",
 	},
 	"internal/agent": {
 		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/gpu", "internal/history", "internal/logging", "internal/obstacle", "internal/process",
-		"internal/shard", "internal/worker/control",
+		"internal/shard", "internal/spec", "internal/worker/control",
 	},
-	"internal/agent/remote": {"internal/agent", "internal/api", "internal/cluster", "internal/history", "internal/obstacle", "internal/shard", "internal/worker/control"},
+	"internal/agent/remote": {"internal/agent", "internal/api", "internal/cluster", "internal/history", "internal/obstacle", "internal/shard", "internal/spec", "internal/worker/control"},
 	"internal/placer":       {"internal/words", "schedule", "tuner"},
 	"internal/coordinator": {
 		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/placer", "internal/shard", "internal/spec",

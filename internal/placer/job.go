@@ -19,6 +19,8 @@ type Job struct {
 	Whole string
 	// Unfit are GPUs that it cannot use, by UUID, of each node.
 	Unfit map[string][]string
+	// Lacking says what nodes lack of that the job reads.
+	Lacking map[string]Lack
 	// Spread asks for as many nodes as possible, else for as few.
 	Spread bool
 	// Plan is run by Pipelines pipelines, at Costs on devices of speed 1, in seconds, whose MessageBytes say what crosses each boundary. Where
@@ -26,6 +28,12 @@ type Job struct {
 	Plan      schedule.Plan
 	Costs     schedule.Costs
 	Pipelines int
+}
+
+// Lack is what a node lacks of that a job reads.
+type Lack struct {
+	Data  string // why the first and the last stage cannot be there; "": they can
+	Model string // why no stage can; "": one can
 }
 
 // unit is devices that are on one node together: those of one GPU, or one.

@@ -82,8 +82,12 @@ func Place(j Job, nodes []Node, links Links) (Placement, error) {
 	return p, nil
 }
 
-// view is a node without the GPUs that the job cannot use.
+// view is a node without the GPUs that the job cannot use, and with what it lacks of that the job reads.
 func (j *Job) view(n Node) Node {
+	if lack, ok := j.Lacking[n.Name]; ok {
+		n.NoData = cmp.Or(n.NoData, lack.Data)
+		n.Excluded = cmp.Or(n.Excluded, lack.Model)
+	}
 	if unfit := j.Unfit[n.Name]; len(unfit) > 0 {
 		n.GPUs = slices.DeleteFunc(slices.Clone(n.GPUs), func(uuid string) bool { return slices.Contains(unfit, uuid) })
 		n.All.GPUs -= len(unfit)

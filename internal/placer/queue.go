@@ -282,10 +282,12 @@ func (j Job) fitted(nodes []Node) (Job, bool) {
 	}
 	with := slices.Clone(idle)
 	for i := range with {
-		with[i].Excluded = ""
+		with[i].Excluded, with[i].NoData = "", ""
 	}
-	if Fits(j, with) {
-		return j, false // until a node comes back
+	ready := j
+	ready.Lacking = nil
+	if Fits(ready, with) {
+		return j, false // until a node comes back, or has what the job reads
 	}
 	slices.SortStableFunc(idle, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(b.All.Cores, a.All.Cores), cmp.Compare(b.All.Bytes, a.All.Bytes), cmp.Compare(a.Name, b.Name))

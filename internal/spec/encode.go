@@ -13,7 +13,7 @@ import (
 )
 
 // Version is that of specs as they are written now, and the newest that is read.
-const Version = 8
+const Version = 9
 
 const (
 	horizonVersion = 5 // before it, the prediction horizon of averaging was 1

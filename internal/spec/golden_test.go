@@ -61,7 +61,7 @@ func TestNamesOfASpecAreNotThoseOfGoFields(t *testing.T) {
 	full.Layout, full.Budget = &Layout{}, &job.Budget{}
 	fill(reflect.ValueOf(full.Layout).Elem())
 	fill(reflect.ValueOf(full.Budget).Elem())
-	full.Weights, full.Tokenizer = map[string]string{"model.safetensors": "0123"}, "4567"
+	full.Weights, full.Tokenizer, full.Files = map[string]string{"model.safetensors": "0123"}, "4567", "89ab"
 	full.Version, full.Task, full.Parameters, full.Retune = Version, "language", 9, true
 	text, err := json.MarshalIndent(&full, "", "  ")
 	if err != nil {
@@ -104,7 +104,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 6, "layuot": {}}`,
 		`{"version": 7, "layuot": {}}`,
 		`{"version": 8, "layuot": {}}`,
-		`{"version": 9}`,
+		`{"version": 9, "layuot": {}}`,
+		`{"version": 10}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil {
 			t.Errorf("%s is read as %+v", text, s)

@@ -32,6 +32,9 @@ type Spec struct {
 	// name (export.Check), and of tokenizer.json (SHA-256). Empty: of none, or not known, as of specs before version 6.
 	Weights   map[string]string `json:"weights,omitempty"`
 	Tokenizer string            `json:"tokenizer,omitempty"`
+	// Files is the SHA-256 of the names and lengths of the files of data when the job was submitted (data.Pin). Empty: not known, as of specs
+	// before version 9.
+	Files string `json:"files,omitempty"`
 
 	User     *access.User `json:"user,omitempty"`   // whose rights open what the job names; nil: the daemon's
 	Retune   bool         `json:"retune,omitempty"` // measure even when a plan is cached

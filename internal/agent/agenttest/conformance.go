@@ -49,6 +49,7 @@ func Conforms(t *testing.T, open func(t *testing.T) Rig) {
 		"shards are kept while needed":       testShards,
 		"small files are kept and read":      testObjects,
 		"a host says what it has":            testInfo,
+		"what a job reads is looked for":     testLook,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

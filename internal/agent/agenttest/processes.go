@@ -27,7 +27,7 @@ const Patience = 30 * time.Second
 func Open(t *testing.T, node, dir string, p agent.Processes, changes ...func(*agent.Config)) *agent.Local {
 	t.Helper()
 	c := agent.Config{
-		Node: node, StateDir: dir, Worker: []string{os.Args[0], "worker"}, Tuning: []string{os.Args[0], "tune"}, Log: zap.NewNop(), Processes: p,
+		Node: node, StateDir: dir, Worker: []string{os.Args[0], "worker"}, Tuning: []string{os.Args[0], "tune"}, Log: zap.NewNop(), Processes: p, Look: look,
 		Limits: func() agent.Limits {
 			return agent.Limits{OrphanAfter: Patience, LogBytes: 1 << 20, LogFiles: 1, QuarantineFor: Patience}
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/history"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -85,6 +86,11 @@ func (c *Client) Listen(ctx context.Context, job string, generation uint64) (str
 // Probe implements agent.Agent.
 func (c *Client) Probe(ctx context.Context, node string) (agent.Link, error) {
 	return get[agent.Link](ctx, c, "probe", &question{Node: node})
+}
+
+// Look implements agent.Agent.
+func (c *Client) Look(ctx context.Context, s *spec.Spec) (agent.Sight, error) {
+	return get[agent.Sight](ctx, c, "look", &question{Spec: s})
 }
 
 // Record implements agent.Agent.

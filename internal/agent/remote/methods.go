@@ -80,6 +80,12 @@ var methods = map[string]method{
 		return a.Processes(ctx)
 	})},
 	"probe": {answer: with(func(ctx context.Context, a agent.Agent, q *question) (agent.Link, error) { return a.Probe(ctx, q.Node) })},
+	"look": {answer: with(func(ctx context.Context, a agent.Agent, q *question) (agent.Sight, error) {
+		if q.Spec == nil {
+			return agent.Sight{}, errors.New("the question has no spec")
+		}
+		return a.Look(ctx, q.Spec)
+	})},
 	"listen": {needs: aJob, answer: with(func(ctx context.Context, a agent.Agent, q *question) (string, error) {
 		return a.Listen(ctx, q.Job, q.Generation)
 	})},

@@ -11,6 +11,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -37,6 +38,7 @@ type question struct {
 	Name       string                 `json:"name,omitempty"`
 	Log        *api.LogRequest        `json:"log,omitempty"`
 	Ended      bool                   `json:"ended,omitempty"`
+	Spec       *spec.Spec             `json:"spec,omitempty"`
 }
 
 // logLine is a line for a job's log.

@@ -1,0 +1,107 @@
+package coordinator_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// bare is an agent of a host that lacks something.
+type bare struct {
+	agent.Agent
+	lacks *atomic.Pointer[agent.Sight]
+	looks *atomic.Int64
+}
+
+func (b bare) Look(context.Context, *spec.Spec) (agent.Sight, error) {
+	b.looks.Add(1)
+	return *b.lacks.Load(), nil
+}
+
+// strip makes a node of a rig lack something. What it lacks can be changed.
+func (r *rig) strip(node int, what agent.Sight) bare {
+	b := bare{lacks: &atomic.Pointer[agent.Sight]{}, looks: &atomic.Int64{}}
+	b.lacks.Store(&what)
+	r.change(node, func(n *coordinator.Node) {
+		b.Agent = n.Agent
+		n.Agent = b
+	})
+	return b
+}
+
+// nodesOf are those of the stages of a job.
+func nodesOf(t *testing.T, j *cluster.Job) (all []string) {
+	t.Helper()
+	var places []struct{ Node string }
+	if err := json.Unmarshal(j.Placement, &places); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range places {
+		all = append(all, p.Node)
+	}
+	return all
+}
+
+// TestTheEndsAreWhereTheDataAre: a node without them has the stage between, at most.
+func TestTheEndsAreWhereTheDataAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		r.strip(0, agent.Sight{Data: "data.files: there is no /data"})
+		id := r.submit("good", 50)
+		j := r.until(id, "ends", ended)
+		if got := strings.Join(nodesOf(t, j), " "); j.State != cluster.Done || got != "b a c" && got != "c a b" {
+			t.Errorf("%s, stages on %s: %s", j.State, got, j.Reason)
+		}
+	})
+}
+
+// TestAJobWaitsForWhatItReads, says where what is missing, and starts when somebody has put it there. It is not looked for all the time.
+func TestAJobWaitsForWhatItReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		b := r.strip(1, agent.Sight{Model: "model.from: there is no /model"})
+		id := r.submit("good", 50)
+		small := r.submitWith("small", 50, func(j *job.Job) { j.Stages = 1 })
+		if j := r.until(small, "ends", ended); j.State != cluster.Done { // it takes the room that the other cannot have
+			t.Errorf("%s: %s", j.State, j.Reason)
+		}
+		time.Sleep(time.Minute)
+		j := r.until(id, "is there", func(*cluster.Job) bool { return true })
+		note := r.Published().Jobs[id].Note
+		if n := b.looks.Load(); j.State != cluster.Queued || !strings.Contains(note, "b: model.from: there is no /model") || n < 3 || n > 10 {
+			t.Errorf("%s after %d looks: %s", j.State, n, note)
+		}
+		b.lacks.Store(&agent.Sight{})
+		if j := r.until(id, "ends", ended); j.State != cluster.Done {
+			t.Errorf("%s: %s", j.State, j.Reason)
+		}
+	})
+}
+
+// TestARoundNeedsNoModel: a job that goes on elsewhere from a round needs the data, and not what it began with.
+func TestARoundNeedsNoModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		r.strip(1, agent.Sight{Model: "model.from: there is no /model"})
+		id := r.submitWith("long", 1e6, func(j *job.Job) { j.Stages, j.Center.Replicas = 1, 2 })
+		j := r.until(id, "commits", committed)
+		if got := nodesOf(t, j); got[0] != "a" {
+			t.Fatalf("it began on %v", got)
+		}
+		r.change(0, func(n *coordinator.Node) { n.Draining = true })
+		r.until(id, "trains on b", func(j *cluster.Job) bool { return committed(j) && nodesOf(t, j)[0] == "b" })
+	})
+}
