@@ -25,6 +25,7 @@ type act struct {
 	decision decision
 	away     map[string]string         // the nodes that could not be reached when the act began, and why
 	have     map[shard.Digest][]string // of commitRound: the nodes that have each, where that is more than the one that wrote it
+	verified map[shard.Digest]string   // of place: the node where a shard of its round was read through, and is whole
 	durable  map[int]stored            // of commitRound: its shards, by stage
 	why      string                    // of place: why stages are where they are; "" where nothing was to be chosen
 }

@@ -131,7 +131,7 @@ func (c *Coordinator) fetch(ctx context.Context, to Node, job string, s cluster.
 	return nil
 }
 
-// bring has the nodes of a placement fetch what their workers start from and they do not have. What is frozen workers can make again.
+// bring has the nodes of a placement fetch what their workers start from and they do not have, or have damaged. What is frozen workers can make again.
 func (a *act) bring(ctx context.Context, from *cluster.Manifest) error {
 	if from == nil || len(a.nodes()) < 2 {
 		return nil
@@ -143,10 +143,10 @@ func (a *act) bring(ctx context.Context, from *cluster.Manifest) error {
 		}
 		for k, s := range from.Shards {
 			mine := len(from.Shards) != len(a.taking) || a.taking[k].Node == name
-			if !mine || slices.Contains(s.Nodes, name) && whole(ctx, n.Agent.Shards(a.ID), s) {
+			if !mine || slices.Contains(s.Nodes, name) && a.verified[s.Digest] == name && whole(ctx, n.Agent.Shards(a.ID), s) {
 				continue
 			}
-			if err := a.fetch(ctx, n, a.ID, s, a.reachable(s.Nodes)); err != nil {
+			if err := a.fetch(ctx, n, a.ID, s, others(a.reachable(s.Nodes), name)); err != nil {
 				return fmt.Errorf("bring the shard of stage %d to node %s: %w", k, name, err)
 			}
 			s.Nodes = append(slices.Clone(s.Nodes), name)
@@ -167,6 +167,11 @@ func whole(ctx context.Context, at agent.Shards, s cluster.ShardRef) bool {
 	}
 	bytes, err = at.Size(ctx, s.Frozen)
 	return err == nil && bytes == s.FrozenBytes
+}
+
+// others are names without one.
+func others(names []string, one string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return name == one })
 }
 
 func unique(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -369,5 +371,34 @@ func TestShardsAreOnSeveralNodesBeforeARoundIsCommitted(t *testing.T) {
 		r.nodes = r.nodes[:2]
 		r.mu.Unlock()
 		r.until(id, "has copies on the nodes that are left", whole)
+	})
+}
+
+// TestADamagedCopyIsFetchedAnew where a worker is to start from it, when another node has it whole.
+func TestADamagedCopyIsFetchedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		id := r.submitWith("long", 1e6, func(j *job.Job) { j.Stages, j.Center.Replicas = 2, 2 })
+		j := r.until(id, "commits", func(j *cluster.Job) bool { return committed(j) && len(j.LastCommitted().Shards[1].Nodes) == 2 })
+		on := slices.IndexFunc(r.nodes, func(n coordinator.Node) bool {
+			return strings.Contains(string(j.Placement), `"stage":1,"node":"`+n.Name)
+		})
+		r.kill(on)
+		newest := r.until(id, "is known", func(*cluster.Job) bool { return true }).LastCommitted()
+		path := filepath.Join(control.ShardDir(agent.JobDir(r.nodes[on].Agent.(*fragile).state, id)), shard.File(newest.Shards[1].Digest))
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[len(text)-1] ^= 1
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j = r.until(id, "trains again", func(j *cluster.Job) bool { return j.State == cluster.Running && j.Generation == 2 })
+		if _, err := r.nodes[on].Agent.Shards(id).Verify(t.Context(), newest.Shards[1].Digest); err != nil || strings.Contains(j.Reason, "discarded") {
+			t.Errorf("%v; %s", err, j.Reason)
+		}
+		r.until(id, "commits further", func(j *cluster.Job) bool { return j.CommittedRound() > newest.Round })
 	})
 }

@@ -49,13 +49,21 @@ type holders struct {
 	nodes []Node
 	away  map[string]string         // nodes that cannot be reached, and why
 	known map[shard.Digest][]string // that a committed round names
+	first map[shard.Digest]string   // the node that is to have a shard, which is asked first
+	found map[shard.Digest]string   // the node where it was whole
 	look  func(agent.Shards, context.Context, shard.Digest) (int64, error)
 }
 
 // holders says how to look at the shards of rounds of the job: on whichever node has one whole.
 func (a *act) holders(rounds []*cluster.Manifest, look func(agent.Shards, context.Context, shard.Digest) (int64, error)) *holders {
 	h := &holders{job: a.ID, nodes: a.nodes(), away: a.away, known: map[shard.Digest][]string{}, look: look}
+	h.first, h.found = map[shard.Digest]string{}, map[shard.Digest]string{}
 	for _, m := range rounds {
+		for k := range a.taking {
+			if len(m.Shards) == len(a.taking) {
+				h.first[m.Shards[k].Digest] = a.taking[k].Node
+			}
+		}
 		for _, f := range m.Files() {
 			h.known[f.Digest] = f.Nodes
 		}
@@ -63,16 +71,26 @@ func (a *act) holders(rounds []*cluster.Manifest, look func(agent.Shards, contex
 	return h
 }
 
+// order puts the node first that is to have a shard.
+func (h *holders) order(d shard.Digest, n Node) string {
+	if n.Name == h.first[d] {
+		return "first"
+	}
+	return "then"
+}
+
 // one looks at a shard. Where no node that answers has it whole, and one that should does not answer, the error is an obstacle that names
 // that node: nothing is said to be lost that may be there.
 func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err error) {
 	unheard := map[string]string{}
-	for _, n := range h.nodes {
+	nodes := slices.SortedStableFunc(slices.Values(h.nodes), func(a, b Node) int { return strings.Compare(h.order(d, a), h.order(d, b)) })
+	for _, n := range nodes {
 		why, away := h.away[n.Name]
 		if !away {
 			found, nodeErr := h.look(n.Agent.Shards(h.job), ctx, d)
 			switch {
 			case nodeErr == nil:
+				h.found[d] = n.Name
 				return found, nil
 			case errors.Is(nodeErr, agent.ErrUnreachable):
 				why, away = nodeErr.Error(), true
@@ -140,7 +158,9 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	for i, m := range now.Committed {
 		trained[i] = m.Trained()
 	}
-	m, faults, err := NewestWhole(ctx, a.holders(trained, agent.Shards.Verify).one, trained, isDamaged)
+	look := a.holders(trained, agent.Shards.Verify)
+	a.verified = look.found
+	m, faults, err := NewestWhole(ctx, look.one, trained, isDamaged)
 	if err != nil {
 		return nil, "", err
 	}
