@@ -19,18 +19,53 @@ import (
 // a second.
 const tickBound = 5 * time.Second
 
+// contactBound is how old the state of a node that does not lead may be while it is ready. Raft hears of the leader several times a second.
+const contactBound = 5 * time.Second
+
+// Ready implements server.Backend. The node that leads is ready while it looks at the jobs, another one while it knows who leads and hears of it.
 func (n *node) Ready(ctx context.Context) []server.Check {
-	tick := tickError(n.coordinator().Published().Tick, n.started, time.Now())
-	return []server.Check{{Name: "raft", Err: n.raft.Ready()}, {Name: "coordinator", Err: tick}, {Name: "socket", Err: n.answers(ctx)}}
+	checks := []server.Check{{Name: "raft", Err: n.raft.Ready()}}
+	switch now := time.Now(); {
+	case n.coordinates():
+		tick := n.coordinator().Published().Tick
+		checks = append(checks, server.Check{Name: "coordinator", Err: tickError(tick, now.Sub(n.begun()), now)})
+	case n.raft.IsLeader():
+		checks = append(checks, server.Check{Name: "coordinator", Err: errors.New("this node has begun to lead, and asks the others what runs there")})
+	default:
+		checks = append(checks, server.Check{Name: "leader", Err: contactError(n.raft.Leader(), n.raft.Age())})
+	}
+	return append(checks, server.Check{Name: "socket", Err: n.answers(ctx)})
 }
 
-// tickError says why a coordinator that last looked at the jobs at tick, or never if that is zero, is not ready.
-func tickError(tick, started, now time.Time) error {
+// coordinates reports whether the coordinator of this node is to look at the jobs.
+func (n *node) coordinates() bool { return n.member == nil || n.leads.Load() }
+
+// begun is when the coordinator of this node began.
+func (n *node) begun() time.Time {
+	if at := n.since.Load(); at != nil {
+		return *at
+	}
+	return n.started
+}
+
+// tickError says why a coordinator that runs for so long and last looked at the jobs at tick, or never if that is zero, is not ready.
+func tickError(tick time.Time, runs time.Duration, now time.Time) error {
 	switch {
 	case tick.IsZero():
-		return fmt.Errorf("it has not looked at the jobs yet, %v after the daemon's start; it does so once Raft is ready", now.Sub(started).Round(time.Millisecond))
+		return fmt.Errorf("it has not looked at the jobs yet, %v after its start; it does so once Raft is ready", runs.Round(time.Millisecond))
 	case now.Sub(tick) > tickBound:
 		return fmt.Errorf("it last looked at the jobs %v ago; it does so ten times a second", now.Sub(tick).Round(time.Millisecond))
+	}
+	return nil
+}
+
+// contactError says why a node that heard of the leader so long ago is not ready.
+func contactError(leader string, age time.Duration) error {
+	switch {
+	case leader == "":
+		return fmt.Errorf("no node leads; the state here is as of %v ago", age.Round(time.Millisecond))
+	case age > contactBound:
+		return fmt.Errorf("node %s leads, and was last heard of %v ago", leader, age.Round(time.Millisecond))
 	}
 	return nil
 }
@@ -82,7 +117,20 @@ func (n *node) notify(state string) {
 	}
 }
 
-// watchdog tells systemd that the daemon lives for as long as the coordinator ticks.
+// hangs is how long ago the coordinator of this node last looked at the jobs. It is 0 on a node that does not lead: that one waits, for as long as
+// it takes, and a restart would help nobody.
+func (n *node) hangs(now time.Time) time.Duration {
+	if !n.coordinates() {
+		return 0
+	}
+	last := n.begun()
+	if tick := n.coordinator().Published().Tick; tick.After(last) {
+		last = tick
+	}
+	return now.Sub(last)
+}
+
+// watchdog tells systemd that the daemon lives, for as long as its coordinator ticks where it leads.
 func (n *node) watchdog(ctx context.Context) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -100,11 +148,7 @@ func (n *node) watchdog(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		last := n.coordinator().Published().Tick
-		if last.IsZero() { // it has not looked at the jobs yet
-			last = n.started
-		}
-		if age := time.Since(last); age < interval/2 {
+		if age := n.hangs(time.Now()); age < interval/2 {
 			n.notify(daemon.SdNotifyWatchdog)
 		} else {
 			n.log.Error("the coordinator hangs", zap.Duration("since", age))

@@ -38,8 +38,9 @@ type node struct {
 	leads    atomic.Bool // this node leads, and its coordinator has begun
 	leading  atomic.Pointer[coordinator.Coordinator]
 	started  time.Time
-	speed    atomic.Uint64 // GFLOP/s of a core, as math.Float64bits; 0: not known
-	kept     sync.Map      // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
+	since    atomic.Pointer[time.Time] // when the coordinator of this node began
+	speed    atomic.Uint64             // GFLOP/s of a core, as math.Float64bits; 0: not known
+	kept     sync.Map                  // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
 	exports  *exporter
 	archives *archiver
 	readers  readers

@@ -21,6 +21,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -55,6 +56,9 @@ func Recover(ctx context.Context, state, wanted string, dryRun bool, out io.Writ
 		return fmt.Errorf("recover: the record of jobs in %s is whole: there is nothing to recover; start the daemon", state)
 	}
 	if r.raft != nil {
+		if err := refuseMember(state, who.Node); err != nil {
+			return err
+		}
 		if err := r.survey(ctx); err != nil {
 			return err
 		}
@@ -76,6 +80,19 @@ func Recover(ctx context.Context, state, wanted string, dryRun bool, out io.Writ
 		r.say("recovered: start the daemon")
 	}
 	return err
+}
+
+// refuseMember refuses to make the record of jobs of a node of a cluster again. A log that it began would have neither the authority nor the other
+// members, and would be another history than theirs.
+func refuseMember(state, node string) error {
+	dir := pkiDir(state)
+	if !pki.IsMember(dir) {
+		return nil
+	}
+	return fmt.Errorf("recover: %s belongs to node %s of a cluster, and a record made from it alone would lose the others: nothing was changed; "+
+		"the other nodes have the record: have them forget this one (avgpipectl nodes remove %s --force), and join with a fresh state directory (avgpiped join); "+
+		"where no other node has it, move %s aside, run this again, begin a cluster anew (avgpiped init), and have the others join it with fresh state directories",
+		state, node, node, dir)
 }
 
 // checkOwner refuses to make files that the daemon could not open.

@@ -36,6 +36,8 @@ func (n *node) beginTerm(ctx context.Context) error {
 		c.Close()
 		return err
 	}
+	now := time.Now()
+	n.since.Store(&now)
 	n.leading.Store(c)
 	return nil
 }

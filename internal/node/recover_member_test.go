@@ -1,0 +1,57 @@
+package node_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/node/nodetest"
+)
+
+// The record of jobs of a node of a cluster is not made again from its own files: it would have neither the authority nor the other members.
+func TestRecoverRefusesANodeOfACluster(t *testing.T) {
+	t.Parallel()
+	dir := nodetest.StateDir(t)
+	if _, err := node.Init(dir, "n1"); err != nil {
+		t.Fatal(err)
+	}
+	before := files(t, dir)
+	for _, dryRun := range []bool{true, false} {
+		var out bytes.Buffer
+		err := node.Recover(t.Context(), dir, "n1", dryRun, &out)
+		for _, want := range []string{"belongs to node n1 of a cluster", "avgpipectl nodes remove n1 --force", "avgpiped join", filepath.Join(dir, "pki")} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("dry run %v: %v; want %q", dryRun, err, want)
+			}
+		}
+	}
+	if after := files(t, dir); after != before {
+		t.Errorf("it changed\n%s\nto\n%s", before, after)
+	}
+	if err := os.Rename(filepath.Join(dir, "pki"), filepath.Join(dir, "pki.old")); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Recover(t.Context(), dir, "n1", false, &bytes.Buffer{}); err != nil {
+		t.Errorf("as the message says: %v", err)
+	}
+	if _, err := node.Init(dir, "n1"); err != nil {
+		t.Errorf("a cluster begins anew: %v", err)
+	}
+}
+
+// files lists what a directory holds.
+func files(t *testing.T, dir string) string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		all = append(all, path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(all, "\n")
+}
