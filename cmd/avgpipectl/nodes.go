@@ -19,7 +19,8 @@ func newNodesCommand() *cobra.Command {
 		Use:   "nodes",
 		Short: "Show the nodes of the cluster",
 		Long: `Show the nodes of the cluster: what each one computes with, and the jobs that it works on. Nodes are a leader, voters and non-voters of the replicated
-state. They are alive, suspect or down, as the one that leads sees them: SEEN is how long ago each answered. One that is draining gets no new jobs.
+state. They are alive, suspect or down, as the one that leads sees them: SEEN is how long ago each answered it, and RTT the round trip of its last probe.
+One that is draining gets no new jobs.
 
 Of each GPU that jobs may use it shows how it is. A sick GPU gets no stages. docs/operations.md says what to do about each reason.
 What an error (XID) said of a GPU is kept until the host is booted or the driver says that the GPU was reset, or until an administrator, who has
@@ -50,10 +51,10 @@ seen to the GPU, says --clear-gpu.`,
 // showNodes shows the nodes, and the GPUs of each.
 func (c *call) showNodes(nodes []api.NodeStatus) error {
 	return c.show(nodes, func(p *page) {
-		t := table{narrow: []string{"ADDRESS", "VERSION", "UP", "SEEN"}}
-		t.add("NODE", "ROLE", "STATE", "SEEN", "CORES", "GPUS", "JOBS", "UP", "VERSION", "ADDRESS")
+		t := table{narrow: []string{"ADDRESS", "RTT", "VERSION", "UP", "SEEN"}}
+		t.add("NODE", "ROLE", "STATE", "SEEN", "RTT", "CORES", "GPUS", "JOBS", "UP", "VERSION", "ADDRESS")
 		for _, n := range nodes {
-			t.add(n.ID, string(n.Role), string(n.State), seconds(&n.AgeS), strconv.Itoa(n.Cores), strconv.Itoa(len(n.GPUs)), cmp.Or(strings.Join(n.Jobs, ","), "-"),
+			t.add(n.ID, string(n.Role), string(n.State), seconds(&n.AgeS), roundTrip(n.RoundTripS), strconv.Itoa(n.Cores), strconv.Itoa(len(n.GPUs)), cmp.Or(strings.Join(n.Jobs, ","), "-"),
 				seconds(&n.UptimeS), n.Version, n.Address)
 		}
 		p.table(&t)
@@ -99,4 +100,12 @@ func or[T any](v *T, text func(T) string) string {
 		return "-"
 	}
 	return text(*v)
+}
+
+// roundTrip prints a round trip in seconds; 0 is not known.
+func roundTrip(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	return words.Seconds(s)
 }

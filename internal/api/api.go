@@ -172,6 +172,8 @@ type NodeStatus struct {
 	State NodeState `json:"state"`
 	// AgeS is how long ago the node last said so, in seconds.
 	AgeS float64 `json:"age_s"`
+	// RoundTripS is that of the last probe of gossip which it answered, in seconds; 0: there was none.
+	RoundTripS float64 `json:"round_trip_s,omitempty"`
 	// Reason is why it is drained.
 	Reason string `json:"reason,omitempty"`
 	// GFLOPs is what a core does in a second, as measured; 0: that is not known.
@@ -201,11 +203,11 @@ const (
 // NodeState is how a node is.
 type NodeState string
 
-// The states of nodes. Unknown is what a node that does not lead says of others.
+// The states of nodes. Unknown is one of which nothing was heard.
 const (
 	NodeAlive    NodeState = "alive"
-	NodeSuspect  NodeState = "suspect" // it has not answered for some seconds
-	NodeDown     NodeState = "down"
+	NodeSuspect  NodeState = "suspect"  // it has not answered for a moment, or only some reach it
+	NodeDown     NodeState = "down"     // the others do not reach it, and it does not answer
 	NodeDraining NodeState = "draining" // nothing new is placed there
 	NodeDrained  NodeState = "drained"  // and nothing runs there any more
 	NodeUnknown  NodeState = "unknown"

@@ -111,7 +111,7 @@ var mayImport = map[string][]string{
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
 		"internal/accounting", "internal/archive", "internal/objectstore", "internal/admission", "internal/agent", "internal/agent/remote", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
-		"internal/access", "internal/audit", "internal/mux", "internal/pki", "internal/server", "job", "schedule", "stage/model", "tuner",
+		"internal/access", "internal/audit", "internal/membership", "internal/mux", "internal/pki", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/modeldir", "internal/nearest", "internal/outputdir", "internal/process",
 		"internal/history", "internal/logging", "internal/obstacle", "internal/shard", "internal/trace", "internal/words",

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,18 +33,23 @@ func port(t *testing.T) string {
 type host struct {
 	*nodetest.Daemon
 	name, address string
+	spawned       bool // its daemon is a process of its own
 }
 
 // start starts the daemon of a node.
 func (h *host) start(t *testing.T, dir string) {
 	t.Helper()
+	if h.spawned {
+		h.Daemon = nodetest.Spawn(t, dir, h.address)
+		return
+	}
 	h.Daemon = nodetest.Start(t, dir, func(c *node.Config) {
 		c.NodeID, c.Listen, c.SpeedCommand = h.name, h.address, []string{"echo", `{"gflops": 50}`}
 	})
 }
 
-// form makes a cluster of nodes n1, n2, ...
-func form(t *testing.T, count int) []*host {
+// form makes a cluster of nodes n1, n2, ..., of which some have a daemon that can be killed.
+func form(t *testing.T, count int, spawned ...string) []*host {
 	t.Helper()
 	first := &host{name: "n1", address: port(t)}
 	dir := nodetest.StateDir(t)
@@ -54,10 +60,13 @@ func form(t *testing.T, count int) []*host {
 	all := []*host{first}
 	for i := 1; i < count; i++ {
 		h := &host{name: "n" + string(rune('1'+i)), address: port(t)}
+		h.spawned = slices.Contains(spawned, h.name)
 		dir := nodetest.StateDir(t)
-		if _, err := node.Join(t.Context(), dir, h.name, h.address, "test", token(t, first, "node"), []string{all[i-1].address}); err != nil {
-			t.Fatal(err)
-		}
+		once := token(t, first, "node")
+		nodetest.Eventually(t, h.name+" joins", func() bool { // a busy host may have lost its leader
+			_, err := node.Join(t.Context(), dir, h.name, h.address, "test", once, []string{all[i-1].address})
+			return err == nil
+		})
 		h.start(t, dir)
 		all = append(all, h)
 	}

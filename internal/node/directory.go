@@ -14,6 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/membership"
 	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -53,20 +54,20 @@ func (n *node) nodes() []coordinator.Node {
 	if n.member == nil {
 		return all
 	}
-	now := time.Now()
+	now, heard := time.Now(), n.member.gossip.members()
 	for _, known := range n.raft.State().Nodes() {
 		if known.Name == n.id {
 			all[0].Draining = known.Draining
 		} else {
-			all = append(all, n.away(known, now))
+			all = append(all, n.away(known, heard[known.Name], now))
 		}
 	}
 	return all
 }
 
 // away is another node, as this one last saw it.
-func (n *node) away(known *cluster.Node, now time.Time) coordinator.Node {
-	seen, looked := n.seen.get(known.Name)
+func (n *node) away(known *cluster.Node, heard membership.Member, now time.Time) coordinator.Node {
+	seen, _ := n.seen.get(known.Name)
 	out := coordinator.Node{
 		Name: known.Name, Cores: seen.info.Cores, MemoryBytes: seen.info.MemoryBytes, Agent: n.member.agent(known.Name, n.raft.Term), Draining: known.Draining,
 		GFLOPs: seen.info.GFLOPs,
@@ -79,12 +80,7 @@ func (n *node) away(known *cluster.Node, now time.Time) coordinator.Node {
 			return slices.Contains(s.info.Excluded, uuid)
 		},
 	}
-	switch silent := seen.silent(now); {
-	case !looked:
-		out.Reach = coordinator.Reach{Since: now, Why: "it was not asked yet"}
-	case silent > suspectAfter || seen.at.IsZero():
-		out.Reach = coordinator.Reach{Since: now.Add(-silent), Down: silent > downAfter, Why: fmt.Sprintf("it has not answered for %v", silent.Round(time.Second))}
-	}
+	_, out.Reach = judge(heard, seen, now)
 	return out
 }
 

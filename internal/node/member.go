@@ -18,6 +18,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent/remote"
 	"github.com/avgpipe/avgpipe/internal/audit"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/pki"
@@ -32,6 +33,7 @@ type member struct {
 	dir       string // of the state
 	identity  *pki.Identity
 	mux       *mux.Mux
+	gossip    *gossip
 	advertise string
 	raft      atomic.Pointer[raftlog.Log]
 
@@ -70,11 +72,14 @@ func openMember(ctx context.Context, c Config, book *audit.Log) (*member, error)
 	if err != nil {
 		return nil, keyError("listen", err, unix.EADDRNOTAVAIL, unix.EACCES)
 	}
+	if m.gossip, err = openGossip(ctx, m.mux.Addr()); err != nil {
+		return nil, errors.Join(keyError("listen", err, unix.EACCES), m.mux.Close())
+	}
 	if m.advertise = c.Advertise; m.advertise == "" {
 		m.advertise = m.mux.Addr().String()
 	}
 	if host, _, err := net.SplitHostPort(m.advertise); err != nil || net.ParseIP(host).IsUnspecified() {
-		return nil, errors.Join(&KeyError{"advertise", fmt.Errorf("others cannot reach this node at %s: set advertise to the host's address and the port, such as 192.0.2.7:7700", m.advertise)}, m.mux.Close())
+		return nil, errors.Join(&KeyError{"advertise", fmt.Errorf("others cannot reach this node at %s: set advertise to the host's address and the port, such as 192.0.2.7:7700", m.advertise)}, m.gossip.close(), m.mux.Close())
 	}
 	return m, nil
 }
@@ -93,7 +98,7 @@ func (m *member) close() error {
 	for _, a := range m.agents {
 		a.Close()
 	}
-	return m.mux.Close()
+	return errors.Join(m.gossip.close(), m.mux.Close())
 }
 
 // begun reports whether this node began the cluster, rather than joined it.
@@ -104,6 +109,14 @@ func (m *member) begun() bool {
 
 // configure has Raft speak to the other nodes.
 func (m *member) configure(c *raftlog.Config, log *zap.Logger) {
+	version := c.Version
+	c.Oldest = func() int {
+		raft := m.raft.Load()
+		if raft == nil {
+			return cluster.CommandVersion
+		}
+		return oldestCommands(raft.State().Nodes(), m.gossip.members(), version)
+	}
 	c.Joins = !m.begun()
 	c.Transport = raftlog.NewTransport(m.mux.Listener(mux.ProtocolRaft), m.advertise, func(ctx context.Context, address string) (net.Conn, error) {
 		return m.identity.Dial(ctx, mux.ProtocolRaft, m.nameAt(address), address)

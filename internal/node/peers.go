@@ -24,7 +24,7 @@ import (
 
 // What nodes ask of each other over mux.ProtocolNode.
 const (
-	pathStatus = "/status" // GET: api.NodeStatus of the node
+	pathStatus = "/status" // GET: nodeReport
 	pathKey    = "/key"    // POST: the authority's key, from the node that leads to one that is to vote
 	pathSelf   = "/self"   // POST selfRequest: of the node that leads
 )
@@ -62,6 +62,7 @@ func (n *node) serveMembers(ctx context.Context, group *errgroup.Group) {
 		defer agents.Close()
 		return server.ServeHandler(ctx, m.Listener(mux.ProtocolAgent), agents, withNode, n.log)
 	})
+	group.Go(func() error { return n.keepGossip(ctx) })
 	group.Go(func() error {
 		n.tellSelf(ctx)
 		return nil
@@ -83,7 +84,7 @@ func withNode(ctx context.Context, c net.Conn) context.Context {
 // nodeHandler answers other nodes.
 func (n *node) nodeHandler() http.Handler {
 	h := http.NewServeMux()
-	h.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, r *http.Request) { answer(w, n.self(), nil) })
+	h.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, r *http.Request) { answer(w, nodeReport{n.self(), n.raft.Progress()}, nil) })
 	h.HandleFunc("POST "+pathKey, func(w http.ResponseWriter, r *http.Request) {
 		key, err := io.ReadAll(r.Body)
 		if err == nil {

@@ -109,6 +109,7 @@ func (n *node) term(ctx context.Context) (again bool) {
 	n.leads.Store(true)
 	var parts sync.WaitGroup
 	parts.Go(func() { n.keepMembers(term) })
+	parts.Go(func() { n.keepVoters(term) })
 	// A node that is alone stops in order: its jobs commit. Otherwise another node goes on with them.
 	stopping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

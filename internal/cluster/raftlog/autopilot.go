@@ -203,15 +203,18 @@ func (p *pilot) FilterFailedServerRemovals(*autopilot.Config, *autopilot.State, 
 
 // CalculatePromotionsAndDemotions implements autopilot.Promoter.
 func (p *pilot) CalculatePromotionsAndDemotions(c *autopilot.Config, s *autopilot.State) (out autopilot.RaftChanges) {
-	now := time.Now()
-	stable := s.ServerStabilizationTime(c)
+	members, err := p.log.Members() // the library's state may be from before its last change
+	if err != nil {
+		return out
+	}
+	now, stable, voters := time.Now(), s.ServerStabilizationTime(c), Voters(members)
 	var all []server
 	for id, of := range s.Servers {
 		draining, _ := of.Server.Ext.(bool)
 		lasting := now.Sub(of.Health.StableSince)
 		failed, tried := p.unready[string(id)]
 		all = append(all, server{
-			name: string(id), voter: of.HasVotingRights(), leader: of.State == autopilot.RaftLeader, healthy: of.Health.Healthy, lasting: lasting, draining: draining,
+			name: string(id), voter: slices.Contains(voters, string(id)), leader: of.State == autopilot.RaftLeader, healthy: of.Health.Healthy, lasting: lasting, draining: draining,
 			stable: of.Health.IsStable(now, stable), gone: !of.Health.Healthy && of.Server.NodeStatus == autopilot.NodeFailed && lasting >= p.config.ReplaceAfter,
 			unready: tried && now.Sub(failed) < prepareAgain,
 		})

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,7 +44,11 @@ var programs = map[string]func(last string) int{
 	"nodetest-daemon": func(dir string) int { // until SIGTERM
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
-		return ended("daemon", node.Run(ctx, Config(dir, os.Stderr)))
+		c := Config(dir, os.Stderr)
+		if len(os.Args) > 3 {
+			c.Listen = os.Args[2]
+		}
+		return ended("daemon", node.Run(ctx, c))
 	},
 }
 
@@ -129,11 +134,11 @@ func Start(t testing.TB, dir string, changes ...func(*node.Config)) *Daemon {
 	})
 }
 
-// Spawn runs a daemon as a process of its own, which can be killed.
-func Spawn(t testing.TB, dir string) *Daemon {
+// Spawn runs a daemon as a process of its own, which can be killed. One of several nodes listens at an address.
+func Spawn(t testing.TB, dir string, listen ...string) *Daemon {
 	t.Helper()
 	return launch(t, dir, func(d *Daemon, log *os.File) func() error {
-		d.Cmd = exec.Command(os.Args[0], "nodetest-daemon", dir) //nolint:noctx // it ends in order, during cleanup
+		d.Cmd = exec.Command(os.Args[0], slices.Concat([]string{"nodetest-daemon"}, listen, []string{dir})...) //nolint:noctx // it ends in order, during cleanup
 		d.Cmd.Stderr = log
 		d.stop = func() error { return d.Cmd.Process.Signal(syscall.SIGTERM) }
 		if err := d.Cmd.Start(); err != nil {

@@ -1,0 +1,170 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/membership"
+)
+
+// How the node that leads looks at the others: what they have, and whether those answer that gossip says are gone.
+const (
+	seeEvery    = time.Second     // how often it asks each how it is
+	seeBound    = 2 * time.Second // how long each may take
+	silentAfter = 3 * time.Second // without an answer nothing new is placed on a node, whatever gossip says
+)
+
+// seen is what the node that leads knows of the others.
+type seen struct {
+	mu sync.Mutex
+	of map[string]sight
+}
+
+// sight is the last that was seen of a node.
+type sight struct {
+	begun  time.Time // it is looked at
+	at     time.Time // it answered; zero: not in this term
+	asked  time.Time // the last question began
+	err    error     // of that
+	down   bool      // it was, when that ended
+	status nodeReport
+	info   agent.Info
+}
+
+// nodeReport is what a node says of itself to the one that leads.
+type nodeReport struct {
+	api.NodeStatus
+	Progress raftlog.Progress `json:"progress"`
+}
+
+// get returns what was last seen of a node.
+func (s *seen) get(name string) (sight, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out, ok := s.of[name]
+	return out, ok
+}
+
+// silent is how long a node has not answered.
+func (s *sight) silent(now time.Time) time.Duration {
+	if s.at.IsZero() {
+		return now.Sub(s.begun)
+	}
+	return now.Sub(s.at)
+}
+
+// judge says how a node is: it is down if gossip says that it is gone and it did not answer a question since then. Gossip is a hint, which is wrong
+// where datagrams get lost; a question alone does not tell a node that is gone from a slow one.
+func judge(heard membership.Member, s sight, now time.Time) (api.NodeState, coordinator.Reach) {
+	gone := heard.State == membership.Dead || heard.State == membership.Left
+	silent := s.silent(now)
+	switch {
+	case s.begun.IsZero():
+		return api.NodeSuspect, coordinator.Reach{Since: now, Why: "it was not asked yet"}
+	case gone && s.err != nil && s.asked.After(heard.Since):
+		return api.NodeDown, coordinator.Reach{
+			Since: heard.Since, Down: true, Why: fmt.Sprintf("by gossip it is %s for %v, and it does not answer: %v", heard.State, now.Sub(heard.Since).Round(time.Second), s.err),
+		}
+	case s.at.IsZero() || silent > silentAfter:
+		why := fmt.Sprintf("it has not answered for %v", silent.Round(time.Second))
+		if s.err != nil {
+			why += ": " + s.err.Error()
+		}
+		return api.NodeSuspect, coordinator.Reach{Since: now.Add(-silent), Why: why}
+	case gone || heard.State == membership.Suspect:
+		return api.NodeSuspect, coordinator.Reach{}
+	}
+	return api.NodeAlive, coordinator.Reach{}
+}
+
+// keepMembers looks at the other nodes, and keeps Raft's configuration that of the members, while this node leads.
+func (n *node) keepMembers(ctx context.Context) {
+	n.seen.mu.Lock()
+	n.seen.of = map[string]sight{}
+	n.seen.mu.Unlock()
+	for ctx.Err() == nil {
+		state, changed := n.raft.Changed()
+		var looks sync.WaitGroup
+		for _, other := range state.Nodes() {
+			if other.Name != n.id {
+				looks.Go(func() { n.look(ctx, other.Name) })
+			}
+		}
+		looks.Wait()
+		if err := n.configureRaft(ctx); err != nil && ctx.Err() == nil {
+			n.log.Warn("the members of Raft are not those of the cluster yet", zap.Error(err))
+		}
+		t := time.NewTimer(seeEvery)
+		select {
+		case <-t.C:
+		case <-changed:
+		case <-n.member.gossip.wake:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// look asks a node how it is.
+func (n *node) look(ctx context.Context, name string) {
+	asked := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, seeBound)
+	defer cancel()
+	var status nodeReport
+	var info agent.Info
+	err := n.ask(bounded, name, http.MethodGet, pathStatus, nil, &status)
+	if err == nil {
+		info, err = n.member.agent(name, n.raft.Term).Info(bounded)
+	}
+	if ctx.Err() != nil { // the question was given up
+		return
+	}
+	now, heard := time.Now(), n.member.gossip.members()[name]
+	n.seen.mu.Lock()
+	before := n.seen.of[name]
+	after := before
+	if after.asked, after.err = asked, err; after.begun.IsZero() {
+		after.begun = asked
+	}
+	if err == nil {
+		after.at, after.status, after.info = now, status, info
+	}
+	state, reach := judge(heard, after, now)
+	after.down = state == api.NodeDown
+	n.seen.of[name] = after
+	n.seen.mu.Unlock()
+	switch {
+	case err == nil && (before.at.IsZero() || before.down):
+		n.log.Info("a node answers", zap.String("member", name), zap.String("version", status.Version))
+	case after.down && !before.down:
+		n.log.Warn("a node is down", zap.String("member", name), zap.String("why", reach.Why))
+	}
+}
+
+// other is the status of another node. Only the node that leads asks the others; for the rest it is as gossip says.
+func (n *node) other(name string, heard membership.Member, now time.Time) api.NodeStatus {
+	seen, known := n.seen.get(name)
+	if !n.Leads() || !known {
+		return api.NodeStatus{State: hearsay(heard.State), RoundTripS: heard.RTT.Seconds(), Version: heard.Version}
+	}
+	s := seen.status.NodeStatus
+	s.State, _ = judge(heard, seen, now)
+	s.AgeS, s.RoundTripS = seen.silent(now).Seconds(), heard.RTT.Seconds()
+	return s
+}
+
+// hearsay is the state of a node that was not asked.
+func hearsay(s membership.State) api.NodeState {
+	return map[membership.State]api.NodeState{
+		membership.Alive: api.NodeAlive, membership.Suspect: api.NodeSuspect, membership.Dead: api.NodeDown, membership.Left: api.NodeDown, "": api.NodeUnknown,
+	}[s]
+}

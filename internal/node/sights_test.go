@@ -1,0 +1,60 @@
+package node
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/membership"
+)
+
+func TestANodeIsDownByGossipAndAQuestion(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ago := func(s int) time.Time { return now.Add(-time.Duration(s) * time.Second) }
+	silent := errors.New("connection refused")
+	dead := membership.Member{State: membership.Dead, Since: ago(5)}
+	for _, c := range []struct {
+		what      string
+		heard     membership.Member
+		seen      sight
+		want      api.NodeState
+		reachable bool
+	}{
+		{"all is well", membership.Member{State: membership.Alive}, sight{begun: ago(9), at: now, asked: now}, api.NodeAlive, true},
+		{"it was not asked", dead, sight{}, api.NodeSuspect, false},
+		{"gossip says dead, and it does not answer", dead, sight{begun: ago(9), at: ago(6), asked: ago(1), err: silent}, api.NodeDown, false},
+		{"it left, and does not answer", membership.Member{State: membership.Left, Since: ago(5)}, sight{begun: ago(9), asked: ago(1), err: silent}, api.NodeDown, false},
+		{"gossip says dead, and it answers", dead, sight{begun: ago(9), at: ago(1), asked: ago(1)}, api.NodeSuspect, true},
+		{"gossip says dead, and it was not asked since then", dead, sight{begun: ago(9), at: ago(9), asked: ago(6), err: silent}, api.NodeSuspect, false},
+		{"gossip says alive, and it does not answer for long", membership.Member{State: membership.Alive}, sight{begun: ago(99), at: ago(90), asked: ago(1), err: silent}, api.NodeSuspect, false},
+		{"it missed one question", membership.Member{State: membership.Alive}, sight{begun: ago(99), at: ago(2), asked: ago(1), err: silent}, api.NodeAlive, true},
+		{"nothing is heard, and it answers", membership.Member{}, sight{begun: ago(9), at: ago(1), asked: ago(1)}, api.NodeAlive, true},
+	} {
+		state, reach := judge(c.heard, c.seen, now)
+		if state != c.want || reach.Since.IsZero() != c.reachable || reach.Down != (c.want == api.NodeDown) || (reach.Why == "") != c.reachable {
+			t.Errorf("%s: %s, %+v; want %s, reachable %v", c.what, state, reach, c.want, c.reachable)
+		}
+	}
+}
+
+func TestTheOldestNodeSaysWhichCommandsThereAre(t *testing.T) {
+	t.Parallel()
+	nodes := []*cluster.Node{{Name: "n1", Version: "v2"}, {Name: "n2", Version: "v1"}}
+	before := max(1, cluster.CommandVersion-1)
+	for what, c := range map[string]struct {
+		heard map[string]membership.Member
+		want  int
+	}{
+		"nothing is heard: one runs another program": {nil, before},
+		"both are heard":               {map[string]membership.Member{"n1": {Commands: cluster.CommandVersion}, "n2": {Commands: cluster.CommandVersion + 1}}, cluster.CommandVersion},
+		"one that is dead counts":      {map[string]membership.Member{"n2": {State: membership.Dead, Commands: before}}, before},
+		"one that is removed does not": {map[string]membership.Member{"n2": {Commands: cluster.CommandVersion}, "n3": {Commands: 0}}, cluster.CommandVersion},
+	} {
+		if got := oldestCommands(nodes, c.heard, "v2"); got != c.want {
+			t.Errorf("%s: %d; want %d", what, got, c.want)
+		}
+	}
+}
