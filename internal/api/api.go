@@ -144,6 +144,22 @@ type LinkStatus struct {
 	// DownBy and UpBy are what copies between two GPUs of one worker; they are left out elsewhere.
 	DownBy *TransportStatus `json:"down_by,omitempty"`
 	UpBy   *TransportStatus `json:"up_by,omitempty"`
+	// Network is of a link between two nodes, as the node of stage Link sees it; it is left out elsewhere.
+	Network *NetworkStatus `json:"network,omitempty"`
+}
+
+// NetworkStatus is the state of a link between two nodes: of the pipeline whose other end has been silent for the longest time.
+type NetworkStatus struct {
+	Peer string `json:"peer"` // the other node and its address
+	// RoundTripS is the shortest of the last half minute, and OffsetS how far the other host's clock is ahead; seconds.
+	RoundTripS float64 `json:"round_trip_s"`
+	OffsetS    float64 `json:"offset_s"`
+	// SilentS is for how many seconds nothing has come, and BoundS after how many the other end counts as lost.
+	SilentS float64 `json:"silent_s"`
+	BoundS  float64 `json:"bound_s"`
+	// SentBytes and ReceivedBytes are of all pipelines, since the generation began.
+	SentBytes     int64 `json:"sent_bytes"`
+	ReceivedBytes int64 `json:"received_bytes"`
 }
 
 // TransportStatus is a way to copy from the memory of a GPU to that of another.

@@ -85,16 +85,23 @@ func decodeHeader(b []byte, most int) (Header, int, error) {
 		Step:       binary.LittleEndian.Uint64(b[24:]),
 	}
 	n := binary.LittleEndian.Uint64(b[32:])
-	if h.Kind == closing {
+	switch h.Kind { //nolint:exhaustive // payloads of others are as long as their link says
+	case closing:
 		most = maxReason
+	case probing:
+		most = probeBytes
+	case echoing:
+		most = echoBytes
 	}
 	switch {
-	case h.Kind < Activation || h.Kind > answering:
-		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, answering)
+	case h.Kind < Activation || h.Kind > echoing:
+		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, echoing)
 	case h.Micro < -1:
 		return Header{}, 0, fmt.Errorf("%w: micro-batch %d, want -1 or more", errHeader, h.Micro)
 	case binary.LittleEndian.Uint32(b[40:]) != 0:
 		return Header{}, 0, fmt.Errorf("%w: reserved bytes are not 0", errHeader)
+	case (h.Kind == probing || h.Kind == echoing) && n != uint64(most):
+		return Header{}, 0, fmt.Errorf("%w: %v has %d bytes, expected %d", errHeader, h, n, most)
 	case n > uint64(most):
 		return Header{}, 0, fmt.Errorf("%w: %v has %d bytes, this link carries at most %d", errHeader, h, n, most)
 	}

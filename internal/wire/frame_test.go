@@ -32,6 +32,8 @@ func TestHeaderDamageIsReported(t *testing.T) {
 		{"a later version", "version 3", func(b []byte) []byte { b[4] = 3; return seal(b) }},
 		{"a flipped bit", "checksum", func(b []byte) []byte { b[20] ^= 1; return b }},
 		{"an unknown kind", "kind 99", func(b []byte) []byte { b[5] = 99; return seal(b) }},
+		{"a probe that is too short", "expected 8", func([]byte) []byte { return encoded(Header{Kind: probing}, 7) }},
+		{"an answer that is too long", "expected 24", func([]byte) []byte { return encoded(Header{Kind: echoing}, 25) }},
 		{"reserved bytes", "reserved", func(b []byte) []byte { b[40] = 1; return seal(b) }},
 		{"a negative micro-batch", "micro-batch -2", func(b []byte) []byte { b[12] = 0xfe; b[13], b[14], b[15] = 255, 255, 255; return seal(b) }},
 		{"a length beyond the link's", "at most 1000", func([]byte) []byte { return encoded(good, 1001) }},

@@ -19,20 +19,29 @@ type tcpEnd struct {
 	queue
 	link    Link
 	conn    net.Conn
+	reader  io.Reader // of conn
 	workers sync.WaitGroup
 	open    atomic.Int32          // goroutines that still use conn; the last one closes it
 	unsent  atomic.Pointer[error] // why a write failed
 	header  [headerBytes]byte     // of the frame being written
 	parts   [2][]byte
+	small   [headerBytes + echoBytes]byte // a probe or an answer that is written
+	probe   chan struct{}                 // one is due
+	echo    chan echo
 }
 
 // newTCPEnd takes over a connection after its handshake. Frames from the other end pass line, unless that is nil.
 func newTCPEnd(conn net.Conn, link Link, line Carrier, s Spec) *tcpEnd {
 	e := &tcpEnd{
 		queue: queue{spec: s, pool: newPool(s), state: newCloseState(), in: newDirection(s.Depth, line), out: newDirection(s.Depth, nil)},
-		link:  link, conn: conn,
+		link:  link, conn: conn, reader: conn, probe: make(chan struct{}, 1), echo: make(chan echo, 1),
 	}
 	e.open.Store(2)
+	if w := s.Watch; w != nil {
+		w.hear(0)
+		e.reader = heardReader{conn, w}
+		e.workers.Go(e.watch)
+	}
 	e.workers.Go(e.write)
 	e.workers.Go(e.read)
 	return e
@@ -71,15 +80,21 @@ func (e *tcpEnd) write() {
 	defer e.done()
 	defer e.closeWrite()
 	for {
+		var err error
 		select {
 		case f := <-e.out.frames:
 			e.out.freed()
-			if err := e.writeFrame(f); err != nil {
-				e.leaveToReader(err)
-				return
-			}
+			err = e.writeFrame(f)
+		case <-e.probe:
+			err = e.writeProbe()
+		case to := <-e.echo:
+			err = e.writeEcho(to)
 		case <-e.state.done:
 			e.flush()
+			return
+		}
+		if err != nil {
+			e.leaveToReader(err)
 			return
 		}
 	}
@@ -106,6 +121,9 @@ func (e *tcpEnd) writeFrame(f Frame) error {
 	buffers := net.Buffers(e.parts[:])
 	if _, err := buffers.WriteTo(e.conn); err != nil {
 		return err
+	}
+	if w := e.spec.Watch; w != nil {
+		w.sent.Add(int64(headerBytes + len(f.Payload)))
 	}
 	e.spec.Trace.Emit(f.sent(start))
 	return nil
@@ -149,6 +167,7 @@ func (e *tcpEnd) read() {
 		case err != nil:
 			e.broken(err)
 			return
+		case e.probed(f):
 		case f.Kind == closing:
 			e.closedByPeer(f)
 			return
@@ -164,15 +183,15 @@ func (e *tcpEnd) read() {
 // broken ends the link with the failure of the connection: that of the write that came first, if one did.
 func (e *tcpEnd) broken(err error) {
 	if unsent := e.unsent.Load(); unsent != nil {
-		e.finish(fmt.Errorf("send on the %v: %w", e.link, *unsent))
+		e.finish(fmt.Errorf("send on the %s: %w", e.name(), *unsent))
 		return
 	}
-	e.finish(fmt.Errorf("receive on the %v: %w", e.link, err))
+	e.finish(fmt.Errorf("receive on the %s: %w", e.name(), err))
 }
 
 // readFrame reads one frame into a payload of the pool.
 func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
-	if _, err := io.ReadFull(e.conn, header); err != nil {
+	if _, err := io.ReadFull(e.reader, header); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = errors.New("the other end closed the connection without a reason: its process ended")
 		}
@@ -186,7 +205,7 @@ func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
 		return Frame{}, err
 	}
 	f := e.NewFrame(h, n)
-	if _, err := io.ReadFull(e.conn, f.Payload); err != nil {
+	if _, err := io.ReadFull(e.reader, f.Payload); err != nil {
 		f.Release()
 		return Frame{}, fmt.Errorf("payload of %v, %d bytes: %w", h, n, err)
 	}
@@ -208,6 +227,10 @@ func (e *tcpEnd) expected(h Header) error {
 
 // deliver queues a frame for Receive. False: the link ended first.
 func (e *tcpEnd) deliver(f Frame) bool {
+	if w := e.spec.Watch; w != nil {
+		w.delivering.Store(true)
+		defer w.delivering.Store(false)
+	}
 	if e.in.push(context.Background(), f, e.state, e.spec.Trace) != nil { // the link's end is what ends the wait
 		f.Release()
 		return false

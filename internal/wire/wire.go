@@ -25,11 +25,13 @@ const (
 	opening                    // the first frame of the dialling end: see hello
 	answering                  // that of the listening end: see reply
 	Message                    // what a pipeline hands to the copies of its stage's center elsewhere; Step is the round
+	probing                    // asks whether the other end is alive: see Watch
+	echoing                    // answers that
 )
 
 var kindNames = [...]string{
 	Activation: "activation", Gradient: "gradient", Norm: "norm", Tied: "tied gradient", Evaluation: "evaluation", Message: "averaging message",
-	closing: "closing", opening: "hello", answering: "reply",
+	closing: "closing", opening: "hello", answering: "reply", probing: "probe", echoing: "answer to a probe",
 }
 
 // String names the kind in messages.
@@ -165,6 +167,8 @@ type Spec struct {
 	Down, Up Carrier
 	// Memory, unless nil, makes the memory of payloads: n bytes aligned to 64, or nil when it has no more. It is not given back.
 	Memory func(n int) []byte
+	// Watch, unless nil, watches the other end of a link over TCP, from this one.
+	Watch *Watch
 	// Trace hears of each frame that a link moved between nodes, or along a line (trace.Send). A link inside one process
 	// without a line moves nothing and stays silent.
 	Trace trace.Listener

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"time"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/wire"
@@ -20,10 +23,11 @@ type links struct {
 	config   wire.Config
 	identity *pki.Identity // nil: links are not encrypted
 	listener *wire.Listener
+	progress *progress // gets to know the links
 }
 
 // newLinks listens for the other nodes' links; nil when every stage lives here.
-func newLinks(ctx context.Context, a control.Assignment) (*links, error) {
+func newLinks(ctx context.Context, a control.Assignment, p *progress) (*links, error) {
 	own, elsewhere := "", false
 	for _, place := range a.Stages {
 		if place.Node == a.Node {
@@ -35,7 +39,7 @@ func newLinks(ctx context.Context, a control.Assignment) (*links, error) {
 	if !elsewhere {
 		return nil, nil //nolint:nilnil // there is nothing to reach
 	}
-	l := &links{stages: a.Stages, config: wire.Config{Job: a.JobID}}
+	l := &links{stages: a.Stages, config: wire.Config{Job: a.JobID}, progress: p}
 	if t := a.TLS; t != nil {
 		var err error
 		if l.identity, err = pki.OpenFiles(pki.Files{Certificate: t.Certificate, Key: t.Key, Authority: t.Authority}); err != nil {
@@ -84,6 +88,7 @@ func (l *links) checkPeer(link wire.Link, s tls.ConnectionState) error {
 
 // connect makes this node's end of a link: the node of the stage nearer the input dials.
 func (l *links) connect(ctx context.Context, link wire.Link, upper bool, spec wire.Spec) (wire.End, error) {
+	spec.Watch = l.watch(link, upper)
 	if upper {
 		e, err := l.listener.Accept(ctx, link, spec)
 		return e, at(err, l.stages[link.Lower])
@@ -94,6 +99,66 @@ func (l *links) connect(ctx context.Context, link wire.Link, upper bool, spec wi
 	}
 	e, err := wire.Dial(ctx, to.Address, link, spec, c)
 	return e, at(err, to)
+}
+
+// watch makes what watches the other end of a link.
+func (l *links) watch(link wire.Link, upper bool) *wire.Watch {
+	other := l.stages[link.Upper]
+	if upper {
+		other = l.stages[link.Lower]
+	}
+	w := &wire.Watch{Peer: fmt.Sprintf("node %s at %s", other.Node, other.Address), Step: l.progress.stepTime}
+	if link.Purpose == wire.Training {
+		l.progress.watched(link.Lower, w)
+	}
+	return w
+}
+
+// stepTime is how long a step takes; 0 while that is not known.
+func (p *progress) stepTime() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rate := p.rate.PerSecond(p.until(time.Now()))
+	if rate <= 0 {
+		return 0
+	}
+	return time.Duration(float64(p.targets) * float64(len(p.steps)) / rate * float64(time.Second))
+}
+
+// watched adds a link from a stage to the one after it on another node.
+func (p *progress) watched(lower int, w *wire.Watch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watches[lower] = append(p.watches[lower], w)
+}
+
+// watchesOf are those of a stage. They ask for the time of a step, so they are not asked themselves with the lock held.
+func (p *progress) watchesOf(lower int) []*wire.Watch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.watches[lower])
+}
+
+// networkOf is the state of the links of all pipelines between a stage and the next one; nil where they share a node. watches are theirs.
+func networkOf(watches []*wire.Watch) *api.NetworkStatus {
+	var out *api.NetworkStatus
+	sent, received := int64(0), int64(0)
+	for _, w := range watches {
+		o, open := w.Observation()
+		if !open {
+			continue
+		}
+		sent, received = sent+o.Sent, received+o.Received
+		if out == nil || o.Silent.Seconds() > out.SilentS {
+			out = &api.NetworkStatus{
+				Peer: o.Peer, RoundTripS: o.RoundTrip.Seconds(), OffsetS: o.Offset.Seconds(), SilentS: o.Silent.Seconds(), BoundS: o.Bound.Seconds(),
+			}
+		}
+	}
+	if out != nil {
+		out.SentBytes, out.ReceivedBytes = sent, received
+	}
+	return out
 }
 
 // at says which node an error of a link is about.

@@ -177,6 +177,13 @@ func TestNodesStopAtOneRoundWithOneCursor(t *testing.T) {
 			stopAll(group)
 		})
 	})
+	for node, name := range []string{"b", "c"} {
+		l := got[node].status.Progress.LinkStatus
+		if len(l) != 1 || l[0].Network == nil || !strings.HasPrefix(l[0].Network.Peer, "node "+name+" at 127.0.0.1:") || l[0].Network.SentBytes == 0 ||
+			l[0].Network.ReceivedBytes == 0 || l[0].Network.BoundS < 3 {
+			t.Errorf("links of node %d are %+v", node, l)
+		}
+	}
 	for _, o := range got {
 		for k, s := range o.shards {
 			if o.round != got[0].round || o.round >= 400 || fmt.Sprint(s.Cursors) != fmt.Sprint(got[0].shards[0].Cursors) {
@@ -230,12 +237,12 @@ func TestACertificateOfAnotherClusterIsRefused(t *testing.T) {
 // outcomesUntilOneFails runs the dialling worker alone against the port of the other, until it fails, and returns why.
 func outcomesUntilOneFails(t *testing.T, all []control.Assignment) string {
 	t.Helper()
-	dial, err := newLinks(t.Context(), all[0])
+	dial, err := newLinks(t.Context(), all[0], newProgress(all[0], nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dial.close()
-	accept, err := newLinks(t.Context(), all[1])
+	accept, err := newLinks(t.Context(), all[1], newProgress(all[1], nil))
 	if err != nil {
 		t.Fatal(err)
 	}

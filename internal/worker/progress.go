@@ -9,6 +9,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/pipeline"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -37,6 +38,7 @@ type progress struct {
 	spans     map[int]*trace.Accumulator
 	transfers transfers
 	routes    map[way]*api.TransportStatus // between GPUs
+	watches   map[int][]*wire.Watch        // of links to other nodes, by lower stage
 	held      map[int]string               // by stage: why its shard cannot be written yet
 }
 
@@ -49,6 +51,7 @@ func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 		state: api.Starting, origin: originOf(&a), rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
 		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), begun: map[int]bool{}, spans: map[int]*trace.Accumulator{},
 		transfers: newTransfers(a, plan), routes: map[way]*api.TransportStatus{}, held: map[int]string{},
+		watches: map[int][]*wire.Watch{},
 	}
 	start := uint64(0)
 	if r := a.Restore; r != nil {

@@ -262,7 +262,9 @@ func (t *trainer) Status() control.Status {
 		s := &t.host.stages[i]
 		p.StageStatus = append(p.StageStatus, t.progress.stage(s.index, s, now))
 		if s.index+1 < len(t.assignment.Stages) {
-			p.LinkStatus = append(p.LinkStatus, t.progress.link(s, now))
+			l := t.progress.link(s, now)
+			l.Network = networkOf(t.progress.watchesOf(s.index))
+			p.LinkStatus = append(p.LinkStatus, l)
 		}
 	}
 	return out
