@@ -26,11 +26,11 @@ func TestAnIdleLinkStaysAndIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lower, upper := &Watch{Peer: "node b"}, &Watch{Peer: "node a"}
 		low, up := watchedPair(lower, upper)
-		time.Sleep(time.Hour)
+		time.Sleep(5 * time.Minute)
 		for _, w := range []*Watch{lower, upper} {
 			o, ok := w.Observation()
 			if !ok || o.Silent > time.Second || len(w.probes) != recentProbes || o.RoundTrip != 0 || o.Offset != 0 || o.Received == 0 {
-				t.Errorf("after an hour without frames: %+v of %d probes", o, len(w.probes))
+				t.Errorf("after minutes without frames: %+v of %d probes", o, len(w.probes))
 			}
 		}
 		if err := errors.Join(low.Close(nil), up.Close(nil)); err != nil {
@@ -46,21 +46,21 @@ func TestAnIdleLinkStaysAndIsMeasured(t *testing.T) {
 // process that has stopped.
 func TestASilentPeerEndsTheLinkAtItsBound(t *testing.T) {
 	for name, c := range map[string]struct {
-		watch Watch
+		watch *Watch
 		want  time.Duration
 	}{
-		"nothing measured":   {Watch{}, 3 * time.Second},
-		"long steps":         {Watch{Step: func() time.Duration { return 12 * time.Second }}, 6 * time.Second},
-		"very long steps":    {Watch{Step: func() time.Duration { return time.Hour }}, 15 * time.Second},
-		"a long way":         {Watch{probes: []probed{{roundTrip: time.Second}, {roundTrip: time.Millisecond}}}, 8 * time.Second},
-		"a bound of its own": {Watch{Least: time.Second, Every: 100 * time.Millisecond}, time.Second},
-		"short steps":        {Watch{Step: func() time.Duration { return time.Millisecond }}, 3 * time.Second},
+		"nothing measured":   {&Watch{}, 3 * time.Second},
+		"long steps":         {&Watch{Step: func() time.Duration { return 12 * time.Second }}, 6 * time.Second},
+		"very long steps":    {&Watch{Step: func() time.Duration { return time.Hour }}, 15 * time.Second},
+		"a long way":         {&Watch{probes: []probed{{roundTrip: time.Second}, {roundTrip: time.Millisecond}}}, 8 * time.Second},
+		"a bound of its own": {&Watch{Least: time.Second, Every: 100 * time.Millisecond}, time.Second},
+		"short steps":        {&Watch{Step: func() time.Duration { return time.Millisecond }}, 3 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, b := net.Pipe()
 				go func() { _, _ = io.Copy(io.Discard, b) }()
-				w := &c.watch
+				w := c.watch
 				w.Peer = "node b at 10.0.0.2:7"
 				e := newTCPEnd(a, Link{Purpose: Training, Lower: 0, Upper: 1}, nil, Spec{Generation: 1, Depth: 1, MaxBytes: 8, Watch: w})
 				begin := time.Now()
@@ -87,7 +87,7 @@ func TestASilentPeerEndsTheLinkAtItsBound(t *testing.T) {
 func TestASlowReaderIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		low, up := watchedPair(&Watch{}, &Watch{})
-		const frames = 20
+		const frames = 5
 		done := make(chan error, 1)
 		go func() {
 			for m := range frames {
@@ -107,6 +107,34 @@ func TestASlowReaderIsNotLost(t *testing.T) {
 			f.Release()
 		}
 		if err := errors.Join(<-done, low.Close(nil), up.Close(nil)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestALinkOfOneDirectionStays has a link of averaging messages: its upper end sends nothing but answers, and takes its messages far later than its bound.
+func TestALinkOfOneDirectionStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		l, s := Link{Purpose: Averaged, Pipeline: 1, Lower: 2, Upper: 2}, Spec{Generation: 1, Depth: 2, MaxBytes: 1 << 20}
+		s.Watch = &Watch{}
+		low := newTCPEnd(a, l, nil, s)
+		s.Watch = &Watch{}
+		up := newTCPEnd(b, l, nil, s)
+		message := Header{Kind: Message, Generation: 1, Pipeline: 1, From: 2, To: 2, Micro: -1}
+		for message.Step = range uint64(5) {
+			time.Sleep(20 * time.Second)
+			if err := low.Send(t.Context(), low.NewFrame(message, 1<<20)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(20 * time.Second)
+			f, err := up.Receive(t.Context())
+			if err != nil || f.Header != message {
+				t.Fatalf("%v: %v, want %v", f.Header, err, message)
+			}
+			f.Release()
+		}
+		if err := errors.Join(low.Close(nil), up.Close(nil)); err != nil {
 			t.Error(err)
 		}
 	})
