@@ -83,6 +83,13 @@ func (c *Coordinator) conclude(job string, act bool, change func(*observed), err
 		change(o)
 	}
 	defer func() { c.sayHold(job, before, o.hold) }()
+	if act && o.ended() { // one that ended by itself cannot be told to any more
+		o.notBefore = time.Time{}
+		if err != nil {
+			c.log.Info("a worker had ended when it was told to", zap.String("job", job), zap.Error(err))
+		}
+		return
+	}
 	if err == nil {
 		return
 	}

@@ -162,6 +162,9 @@ func (o *observed) settle(now time.Time) {
 	if o.lives() {
 		return
 	}
+	if o.ended() {
+		o.notBefore = time.Time{} // the pause was to ask them again
+	}
 	w := o.gone()
 	o.cause, o.permanent = w.cause, w.permanent()
 	if len(o.workers) > 1 && w.cause != o.killed {
@@ -175,6 +178,11 @@ func (o *observed) settle(now time.Time) {
 	if w.died && o.sick == "" { // else the worker may be well
 		o.die(now)
 	}
+}
+
+// ended reports whether the last act was to end the workers, and none of them lives: nothing of it is left to be done.
+func (o *observed) ended() bool {
+	return (o.choice == abortWorkers || o.choice == killWorkers) && !o.lives()
 }
 
 // joined is what the workers of a job say together; nil while none has said anything. The job is where the slowest of them is. What is

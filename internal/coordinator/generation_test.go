@@ -54,6 +54,24 @@ func TestAGenerationEndsForWhatTellsMost(t *testing.T) {
 	}
 }
 
+// TestWorkersThatHaveEndedAreNotAskedAgain: the pause after an act that failed is for workers that live.
+func TestWorkersThatHaveEndedAreNotAskedAgain(t *testing.T) {
+	for _, last := range []choice{abortWorkers, killWorkers, postCommit} {
+		a, b := agent.Process{Node: "a"}, agent.Process{Node: "b"}
+		o := &observed{generation: newGeneration(&worker{process: a, phase: training}, &worker{process: b, phase: training}), choice: last}
+		o.notBefore = time.Unix(10, 0)
+		exit := agent.Event{Exit: &agent.Exit{Code: 1, Known: true, How: "it crashed"}}
+		o.take(o.find(a), exit, time.Unix(1, 0))
+		if o.ended() || o.notBefore.IsZero() {
+			t.Errorf("after choice %v nothing is left to do while a worker lives", last)
+		}
+		o.take(o.find(b), exit, time.Unix(2, 0))
+		if over := last != postCommit; o.ended() != over || o.notBefore.IsZero() != over {
+			t.Errorf("after choice %v and the end of both: ended %v, nothing before %v", last, o.ended(), o.notBefore)
+		}
+	}
+}
+
 // TestAJobIsWhereItsSlowestWorkerIs: what they say together takes the whole job's numbers from the worker with the last stage.
 func TestAJobIsWhereItsSlowestWorkerIs(t *testing.T) {
 	loss := 2.5

@@ -32,8 +32,11 @@ func Dial(ctx context.Context, address string, link Link, s Spec, c Config) (End
 }
 
 // mayPass reports whether another attempt can succeed: the other node is still starting, or is making room for this
-// generation.
+// generation. What the other end says by an alert of TLS, such as that it refuses the certificate, it says of the next attempt as well.
 func mayPass(err error) bool {
+	if alert := (*net.OpError)(nil); errors.As(err, &alert) && alert.Op == "remote error" {
+		return false
+	}
 	var network net.Error
 	return errors.Is(err, errEarly) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"math/big"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +35,19 @@ func TestDialRefusesACertificateThatItDoesNotTrust(t *testing.T) {
 	_, err := wire.Dial(t.Context(), l.Address(), link, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}, wire.Config{TLS: always(client)})
 	if err == nil {
 		t.Error("Dial succeeded")
+	}
+}
+
+func TestDialEndsWhenItsCertificateIsRefused(t *testing.T) {
+	certificate, pool := selfSigned(t)
+	_, others := selfSigned(t)
+	l := listen(t, 1, wire.Config{TLS: always(&tls.Config{
+		Certificates: []tls.Certificate{certificate}, ClientCAs: others, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+	})})
+	client := &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: pool, ServerName: "node", MinVersion: tls.VersionTLS13}
+	_, err := wire.Dial(t.Context(), l.Address(), link, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}, wire.Config{TLS: always(client)})
+	if err == nil || !strings.Contains(err.Error(), "remote error: tls") {
+		t.Errorf("Dial: %v, want the other end's alert", err)
 	}
 }
 
