@@ -161,21 +161,14 @@ func TestNodesStopAtOneRoundWithOneCursor(t *testing.T) {
 	a := setup(t, 3, 2, func(j *job.Job) { j.Train.Steps = 400 })
 	h := newHosts(t, "a", "b", "c")
 	all := h.assign(t, a, []int{0, 1, 2})
-	trainers := make(chan *trainer, len(all))
-	var once sync.Once
+	var mu sync.Mutex
+	var group []*trainer
 	got := trainAll(t, all, func(_ int, tr *trainer) {
-		trainers <- tr
-		if len(trainers) < len(all) {
-			return
-		}
-		once.Do(func() {
-			close(trainers)
-			var group []*trainer
-			for tr := range trainers {
-				group = append(group, tr)
-			}
+		mu.Lock()
+		defer mu.Unlock()
+		if group = append(group, tr); len(group) == len(all) {
 			stopAll(group)
-		})
+		}
 	})
 	for node, name := range []string{"b", "c"} {
 		l := got[node].status.Progress.LinkStatus
