@@ -54,6 +54,8 @@ func FuzzDecodeHeader(f *testing.F) {
 	f.Add(encoded(Header{Kind: Activation, Generation: 1, To: 1, Micro: 3}, 64))
 	f.Add(encoded(Header{Kind: Norm, Micro: -1, Step: 1 << 63}, 8))
 	f.Add(encoded(Header{Kind: closing}, 512))
+	f.Add(encoded(Header{Kind: probing, Generation: 1, To: 1, Micro: -1}, probeBytes))
+	f.Add(encoded(Header{Kind: echoing, Generation: 1, To: 1, Micro: -1}, echoBytes))
 	f.Add(seal(make([]byte, headerBytes)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) < headerBytes {
