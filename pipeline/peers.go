@@ -116,7 +116,7 @@ func (r *remote) run(ctx context.Context) error {
 		err := r.deliver(ctx, round)
 		over := errors.Is(err, wire.ErrClosed) && round > r.gate.last() // the other process was through first
 		if over || ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it has ended as it should
 		}
 		if err != nil {
 			return &Error{Pipeline: r.pipeline, Stage: r.index, Step: round*r.shard.config.tau() - 1, Op: fmt.Sprintf("message of round %d", round), Err: err}

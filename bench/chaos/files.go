@@ -19,6 +19,7 @@ import (
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/shard"
 )
 
@@ -202,7 +203,14 @@ func damageShard(do damage) func(context.Context, *host) error {
 		if err != nil || len(record.Committed) < 2 {
 			return err // with its only round damaged, the job would rightly wait for a person
 		}
-		name := shard.File(pick(w, record.LastCommitted().Shards).Digest)
+		here := slices.DeleteFunc(slices.Clone(record.LastCommitted().Shards), func(s cluster.ShardRef) bool {
+			_, err := os.Lstat(filepath.Join(w.jobDir(j), "shards", shard.File(s.Digest)))
+			return err != nil
+		})
+		if len(here) == 0 {
+			return nil // other hosts have them
+		}
+		name := shard.File(pick(w, here).Digest)
 		w.mu.Lock()
 		w.damaged = append(w.damaged, name)
 		w.mu.Unlock()

@@ -107,7 +107,7 @@ func measure(ctx context.Context, o options) (figures []report.Figure, err error
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, w.end(ctx), w.remove()) }()
+	defer func() { err = errors.Join(err, w.end(ctx), w.remove(ctx)) }()
 	if err := w.start(ctx); err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func newTestbed(ctx context.Context, o options, seed uint64) (*testbed, error) {
 		err = w.makeHosts(ctx, o)
 	}
 	if err != nil {
-		return nil, errors.Join(err, w.remove())
+		return nil, errors.Join(err, w.remove(ctx))
 	}
 	return w, nil
 }
@@ -104,13 +104,13 @@ func (w *testbed) say(format string, args ...any) {
 }
 
 // remove removes the directory, what may be mounted in it, and the network.
-func (w *testbed) remove() (err error) {
+func (w *testbed) remove(ctx context.Context) (err error) {
 	for _, h := range w.hosts {
 		h.client.Close()
 		h.unmountAll()
 	}
 	if w.network != nil {
-		err = w.network.Remove()
+		err = w.network.Remove(ctx)
 	}
 	return errors.Join(err, os.RemoveAll(w.dir))
 }

@@ -101,7 +101,7 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.remove()) }()
+	defer func() { err = errors.Join(err, w.remove(ctx)) }()
 	w.say("%v", &p)
 	if err = w.start(ctx); err == nil {
 		err = w.applyFaults(ctx, &p)

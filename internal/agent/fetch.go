@@ -25,7 +25,7 @@ type fetch struct {
 }
 
 // Fetch implements Shards.
-func (s *localShards) Fetch(ctx context.Context, d shard.Digest, bytes int64, from []string) error {
+func (s *localShards) Fetch(ctx context.Context, d shard.Digest, bytes int64, from []string) error { //nolint:contextcheck // others may wait for what one began
 	l, key := s.agent, s.job+"/"+string(d)
 	for {
 		l.mu.Lock()
@@ -161,5 +161,5 @@ func (p progress) Read(b []byte) (int, error) {
 type noObstacle struct{ error }
 
 func (e noObstacle) Is(target error) bool {
-	return target == ErrUnreachable && errors.Is(e.error, ErrUnreachable) //nolint:errorlint // as errors.Is asks
+	return target == ErrUnreachable && errors.Is(e.error, ErrUnreachable)
 }

@@ -83,7 +83,7 @@ func TestAWorkerInheritsThePortOfItsLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // nothing was sent
+	defer c.Close()
 	if _, err := a.Start(t.Context(), agenttest.Assignment("1", "long", 2, 1e6)); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestPortsOfLinksAreOfARange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() //nolint:errcheck // nothing was sent
+	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).Port
 	a, _ := linked(t, agent.Links{Host: "127.0.0.1", First: port, Last: port})
 	if address, err := a.Listen(t.Context(), "1", 1); err == nil {

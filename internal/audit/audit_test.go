@@ -24,7 +24,7 @@ func read(t *testing.T, path string) (all []audit.Record, bad int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var r audit.Record
 		if json.Unmarshal(lines.Bytes(), &r) != nil {

@@ -79,7 +79,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 		}
 		w.process = p
 	}
-	return func(o *observed) {
+	return func(o *observed) { //nolint:contextcheck // what follows a process outlives the act
 		if !g.lives() {
 			g.status = o.status
 		}

@@ -59,7 +59,7 @@ func (c *Coordinator) list(ctx context.Context, n Node) func() error {
 	bounded, cancel := context.WithTimeout(ctx, sweepBound)
 	defer cancel()
 	running, err := n.Agent.Processes(bounded)
-	return func() error {
+	return func() error { //nolint:contextcheck // what follows a process outlives the look
 		s := c.sight(n.Name)
 		s.sweeping = false
 		if err != nil {

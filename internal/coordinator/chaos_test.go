@@ -2,8 +2,8 @@ package coordinator_test
 
 import (
 	"flag"
-	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +19,7 @@ var runs = flag.Int("chaos-runs", 4, "how many runs TestWhateverBreaks makes")
 // round, and no worker is left.
 func TestWhateverBreaks(t *testing.T) {
 	for seed := range *runs {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		t.Run(strconv.Itoa(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { breakThings(t, rand.New(rand.NewPCG(uint64(seed), 1))) })
 		})
 	}

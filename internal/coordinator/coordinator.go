@@ -127,7 +127,7 @@ func (c *Coordinator) Run(ctx context.Context) {
 	asked := ctx.Done()
 	for {
 		state, changed := c.raft.Changed()
-		idle := c.tick(state, ctx.Err() != nil)
+		idle := c.tick(state, ctx.Err() != nil) //nolint:contextcheck // what looks at data is bounded by itself
 		for _, done := range c.answered {
 			close(done)
 		}

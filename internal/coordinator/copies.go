@@ -61,7 +61,8 @@ func (c *Coordinator) copyShards(o *observed, now time.Time) {
 		if of.fault != "" {
 			o.uncopied += "; " + of.fault
 		}
-		for len(of.have)+len(of.busy) < want && c.copyShard(o, s, of, nodes, now) {
+		for more := true; more && len(of.have)+len(of.busy) < want; {
+			more = c.copyShard(o, s, of, nodes, now)
 		}
 	}
 	if !o.durable(round) {

@@ -32,7 +32,7 @@ func (c *Coordinator) Resumed(ctx context.Context, id string) error {
 
 // reserve takes cores and GPUs that are free for a tuning of no job, or says why it cannot. Jobs that are queued do not wait for it, nor it for them.
 func (c *Coordinator) reserve(ctx context.Context, need, gpus int) (at placement, why string, err error) {
-	err = c.ask(ctx, func() {
+	err = c.ask(ctx, func() { //nolint:contextcheck // as Run
 		s := c.snapshot(c.raft.State(), false)
 		n := roomOf(s.rooms, c.here.Name)
 		free := resources{n.Cores, n.GPUs}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -23,20 +24,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		out = ofRound(m)
 	}
 	if s != nil {
-		out.Budget = s.Job.Train.Budget()
-		if s.Budget != nil {
-			out.Steps, out.BudgetSamples = s.Budget.Steps, s.Budget.Samples
-		} else if s.Job.Open() {
-			out.BudgetSamples = s.Job.Wanted(0)
-		}
-		out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
-		out.Schedule, out.Averaging = s.Job.Schedule, s.Averaging()
-		out.Parameters, out.Trained = s.Parameters, cmp.Or(s.Trained, s.Parameters)
-		out.Warnings, out.OutputDir = s.Warnings, s.Job.Output.Dir
-		if out.Precision = s.Job.Precision; s.GPUs() > 0 && s.Job.Devices.GPU.TF32 {
-			out.Precision = "tf32"
-		}
-		out.Family, out.Task, out.Recompute = s.Job.Model.Family, s.Task, s.Job.Recompute
+		admit(&out, s)
 	}
 	out.ID, out.Name, out.State, out.Generation, out.Submitted = j.ID, j.Name, api.State(j.State), j.Generation, j.Submitted
 	out.Reason, out.Ended = reasonOf(j, v), j.Ended
@@ -64,7 +52,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		out.Tuning = v.Tuning
 	}
 	if v.Few != "" {
-		out.Warnings = append(out.Warnings[:len(out.Warnings):len(out.Warnings)], v.Few)
+		out.Warnings = append(slices.Clip(out.Warnings), v.Few)
 	}
 	out.Warnings, out.Recompute = append([]string{}, out.Warnings...), append([]string{}, out.Recompute...) // JSON: [], not null
 	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
@@ -78,6 +66,24 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		}
 	}
 	return out
+}
+
+// admit adds what was admitted.
+func admit(out *api.JobStatus, s *spec.Spec) {
+	out.Budget = s.Job.Train.Budget()
+	if s.Budget != nil {
+		out.Steps, out.BudgetSamples = s.Budget.Steps, s.Budget.Samples
+	} else if s.Job.Open() {
+		out.BudgetSamples = s.Job.Wanted(0)
+	}
+	out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
+	out.Schedule, out.Averaging = s.Job.Schedule, s.Averaging()
+	out.Parameters, out.Trained = s.Parameters, cmp.Or(s.Trained, s.Parameters)
+	out.Warnings, out.OutputDir = s.Warnings, s.Job.Output.Dir
+	if out.Precision = s.Job.Precision; s.GPUs() > 0 && s.Job.Devices.GPU.TF32 {
+		out.Precision = "tf32"
+	}
+	out.Family, out.Task, out.Recompute = s.Job.Model.Family, s.Task, s.Job.Recompute
 }
 
 // reasonOf says why a job is in its state: what the cluster has agreed on, and while that is not the whole story, what the

@@ -132,7 +132,7 @@ func (l *List) patience(score int) time.Duration {
 // keep follows the replicated state, and tries those who are dead: the library does not join again what a partition has parted.
 func (l *List) keep(ctx context.Context) {
 	for ctx.Err() == nil {
-		l.refresh()
+		l.refresh() //nolint:contextcheck // it asks nobody
 		if dead := l.dead(); len(dead) > 0 {
 			name := dead[rand.IntN(len(dead))] //nolint:gosec // no secret
 			if _, err := l.gossip.Join([]string{name + "/" + net.JoinHostPort(nowhere.String(), strconv.Itoa(nowherePort))}); err != nil {

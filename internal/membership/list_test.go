@@ -188,7 +188,7 @@ func TestForeignDatagramsAreDroppedAndCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // a test's
+	defer conn.Close()
 	for _, garbage := range []string{"hello", strings.Repeat("\x01", 100), strings.Repeat("x", 9000)} {
 		if _, err := conn.Write([]byte(garbage)); err != nil {
 			t.Fatal(err)

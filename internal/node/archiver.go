@@ -269,7 +269,7 @@ func (a *archiver) companions(id string, m *cluster.Manifest) (all []shard.Diges
 	}
 	var meta export.ShardMeta
 	if err := json.Unmarshal(header.Meta, &meta); err != nil {
-		return nil, nil // of another writer
+		return nil, nil //nolint:nilerr // of another writer
 	}
 	for _, name := range slices.Sorted(maps.Keys(meta.Companions)) {
 		all = append(all, shard.Digest(meta.Companions[name]))

@@ -91,7 +91,7 @@ func TestJoiningEndsWhenItIsRefused(t *testing.T) {
 	}
 	_, err := node.Patiently(t.Context(), time.Hour, func(ctx context.Context) (string, error) {
 		tries++
-		return node.JoinAuthority(ctx, dir, "n1", port(t), "test", a, []string{port(t)})
+		return node.JoinAuthority(ctx, dir, "n1", port(t), "test", a, []string{port(t)}) //nolint:contextcheck // ports are of the test
 	})
 	if err == nil || tries != 1 {
 		t.Errorf("%d attempts, %v", tries, err)
@@ -99,7 +99,7 @@ func TestJoiningEndsWhenItIsRefused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err = node.Patiently(ctx, time.Hour, func(ctx context.Context) (string, error) {
 		cancel()
-		return node.JoinAuthority(ctx, nodetest.StateDir(t), "n1", port(t), "test", a, []string{port(t)})
+		return node.JoinAuthority(ctx, nodetest.StateDir(t), "n1", port(t), "test", a, []string{port(t)}) //nolint:contextcheck // as above
 	})
 	if err == nil {
 		t.Error("it joined nobody")

@@ -25,7 +25,7 @@ func port(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // a test's
+	defer l.Close()
 	return l.Addr().String()
 }
 
@@ -270,7 +270,7 @@ func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // a test's
+	defer l.Close()
 	c := nodetest.Config(first.Dir, os.Stderr)
 	c.NodeID, c.Listen = first.name, first.address
 	if err := node.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "address already in use") {
@@ -393,7 +393,7 @@ func TestUsersAskOverTheNetwork(t *testing.T) {
 		t.Errorf("a viewer drains: %v", err)
 	}
 	steps := 0
-	_, err := admin.Watch(t.Context(), id, func(s api.JobStatus) { // a stream, through another node
+	_, err := admin.Watch(t.Context(), id, func(api.JobStatus) { // a stream, through another node
 		if steps++; steps == 2 {
 			if _, err := admin.Cancel(t.Context(), id); err != nil {
 				t.Error(err)

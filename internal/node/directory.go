@@ -23,7 +23,8 @@ import (
 
 // info is what this host has for jobs.
 func (n *node) info() agent.Info {
-	i := agent.Info{Node: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), Version: n.config.Version,
+	i := agent.Info{
+		Node: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), Version: n.config.Version,
 		GFLOPs: math.Float64frombits(n.speed.Load()),
 	}
 	for _, g := range i.GPUs {

@@ -69,25 +69,29 @@ func (n *node) bring(ctx context.Context, j *cluster.Job, m *cluster.Manifest) {
 	}
 	dir := control.ModelDir(agent.JobDir(n.config.StateDir, j.ID))
 	for _, d := range needed {
-		if _, err := checkpoint.ReadObject(dir, string(d)); d == "" || !errors.Is(err, fs.ErrNotExist) {
+		if _, err := checkpoint.ReadObject(dir, string(d)); d != "" && errors.Is(err, fs.ErrNotExist) {
+			n.bringCompanion(ctx, j, dir, string(d))
+		}
+	}
+}
+
+// bringCompanion reads one file that goes with a model from the first node that has it.
+func (n *node) bringCompanion(ctx context.Context, j *cluster.Job, dir, digest string) {
+	for _, name := range n.holders(j) {
+		a, err := n.peer(name)
+		if err != nil || name == n.id {
 			continue
 		}
-		for _, name := range n.holders(j) {
-			a, err := n.peer(name)
-			if err != nil || name == n.id {
-				continue
-			}
-			text, err := a.Companion(ctx, j.ID, string(d)+".object")
-			if err == nil {
-				err = os.MkdirAll(dir, 0o750) // the job may never have had a worker here
-			}
-			if err == nil {
-				_, err = checkpoint.WriteObject(dir, text, 0o640)
-			}
-			if err == nil {
-				break
-			}
-			n.log.Warn("what goes with a model cannot be had", zap.String("job", j.ID), zap.String("from", name), zap.Error(err))
+		text, err := a.Companion(ctx, j.ID, digest+".object")
+		if err == nil {
+			err = os.MkdirAll(dir, 0o750) // the job may never have had a worker here
 		}
+		if err == nil {
+			_, err = checkpoint.WriteObject(dir, text, 0o640)
+		}
+		if err == nil {
+			return
+		}
+		n.log.Warn("what goes with a model cannot be had", zap.String("job", j.ID), zap.String("from", name), zap.Error(err))
 	}
 }

@@ -40,7 +40,7 @@ func TestTheVoteOfAKilledNodeGoesToAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // a test's
+	defer conn.Close()
 	if _, err := conn.Write([]byte("what is this?")); err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func (n *node) Drain(ctx context.Context, name, reason string, by server.Peer) (
 }
 
 // Undrain implements server.Members.
-func (n *node) Undrain(ctx context.Context, name string, by server.Peer) ([]api.NodeStatus, error) {
+func (n *node) Undrain(ctx context.Context, name string, _ server.Peer) ([]api.NodeStatus, error) {
 	return n.changeNode(ctx, "resume", name, &cluster.ResumeNode{Name: name})
 }
 

@@ -82,7 +82,7 @@ func TestANodeThatDoesNotLeadIsReadyAndAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer systemd.Close() //nolint:errcheck // a test's
+	defer systemd.Close()
 	messages := make(chan string)
 	go func() {
 		defer close(messages)
@@ -99,7 +99,7 @@ func TestANodeThatDoesNotLeadIsReadyAndAlive(t *testing.T) {
 		}
 	}()
 	defer func() {
-		systemd.Close() //nolint:errcheck // a test's
+		systemd.Close()
 		for range messages {
 		}
 	}()

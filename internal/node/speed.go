@@ -60,7 +60,7 @@ func askSpeed(ctx context.Context, command []string) (s Speed, err error) {
 		return s, fmt.Errorf("measure the speed of a core: %w: %.200s", err, messages.String())
 	}
 	if err := json.Unmarshal(text, &s); err != nil || s.GFLOPs <= 0 || math.IsInf(s.GFLOPs, 0) {
-		return s, fmt.Errorf("measure the speed of a core: %s printed %.200q (%v)", command[0], text, err)
+		return s, fmt.Errorf("measure the speed of a core: %s printed %.200q (%w)", command[0], text, err)
 	}
 	return s, nil
 }

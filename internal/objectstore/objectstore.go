@@ -89,20 +89,18 @@ var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 
 // ParseLocation reads s3://bucket/prefix. The prefix may be empty; it has no empty part and none that is a dot.
 func ParseLocation(text string) (Location, error) {
-	fail := func(why string) (Location, error) {
-		return Location{}, fmt.Errorf("%q: %s; want s3://BUCKET/PREFIX", text, why)
-	}
+	fail := func(why string) error { return fmt.Errorf("%q: %s; want s3://BUCKET/PREFIX", text, why) }
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Scheme != "s3" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Port() != "":
-		return fail("not a place in a bucket")
+		return Location{}, fail("not a place in a bucket")
 	case !bucketName.MatchString(u.Host):
-		return fail("a bucket's name has 3 to 63 lower-case letters, digits, dots and dashes")
+		return Location{}, fail("a bucket's name has 3 to 63 lower-case letters, digits, dots and dashes")
 	}
 	prefix := strings.Trim(u.Path, "/")
 	for part := range strings.SplitSeq(prefix, "/") {
 		if prefix != "" && (part == "" || part == "." || part == "..") || len(prefix) > 512 {
-			return fail("a prefix has at most 512 bytes, and no empty part")
+			return Location{}, fail("a prefix has at most 512 bytes, and no empty part")
 		}
 	}
 	return Location{u.Host, prefix}, nil

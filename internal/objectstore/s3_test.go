@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -69,10 +70,8 @@ func forward(to string) http.Handler {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
-		defer answer.Body.Close() //nolint:errcheck // read
-		for k, v := range answer.Header {
-			w.Header()[k] = v
-		}
+		defer answer.Body.Close()
+		maps.Copy(w.Header(), answer.Header)
 		w.WriteHeader(answer.StatusCode)
 		_, _ = io.Copy(w, answer.Body) // the client sees it
 	})

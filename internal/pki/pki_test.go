@@ -98,7 +98,7 @@ func says(t *testing.T, address string, c *tls.Config) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close() //nolint:errcheck // a test's
+	defer conn.Close()
 	text := make([]byte, 64)
 	n, err := conn.Read(text)
 	return string(text[:n]), err

@@ -39,7 +39,7 @@ func (t Token) String() string {
 }
 
 // ErrToken refuses what is no token; the error says why, without the text, which is secret.
-var ErrToken = errors.New("this is no token: copy all of what avgpiped token printed, " + tokenPrefix + "...")
+var ErrToken = errors.New("this is no token: copy all of what avgpiped token printed, from " + tokenPrefix + " on")
 
 // ParseToken reads a token's text.
 func ParseToken(text string) (t Token, err error) {

@@ -50,7 +50,7 @@ func connect(t *testing.T, server, client *tls.Config) (serverErr, clientErr err
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // a test's
+	defer l.Close()
 	done := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()

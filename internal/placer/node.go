@@ -3,6 +3,7 @@ package placer
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -47,10 +48,10 @@ func (n *Node) bytes() int64 {
 // idle is the node with everything that it has free. Cores and GPUs are those that are free, and others without a name.
 func (n Node) idle() Node {
 	for len(n.Cores) < n.All.Cores {
-		n.Cores = append(n.Cores[:len(n.Cores):len(n.Cores)], -1)
+		n.Cores = append(slices.Clip(n.Cores), -1)
 	}
 	for len(n.GPUs) < n.All.GPUs {
-		n.GPUs = append(n.GPUs[:len(n.GPUs):len(n.GPUs)], "")
+		n.GPUs = append(slices.Clip(n.GPUs), "")
 	}
 	n.Bytes = n.All.Bytes
 	return n

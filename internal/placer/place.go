@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -203,7 +204,7 @@ func stagesOn(p Placement) string {
 		for to+1 < len(p.Seats) && p.Seats[to+1].Node == p.Seats[from].Node {
 			to++
 		}
-		run := fmt.Sprint(from)
+		run := strconv.Itoa(from)
 		if to > from {
 			run = fmt.Sprintf("%d-%d", from, to)
 		}

@@ -83,7 +83,7 @@ func TestStagesGoWhereThereIsRoom(t *testing.T) {
 			}
 			continue
 		}
-		if on(p) != c.want && !(c.spread && len(p.Nodes) == len(c.nodes)) || !strings.Contains(p.Reason, c.why) {
+		if on(p) != c.want && (!c.spread || len(p.Nodes) != len(c.nodes)) || !strings.Contains(p.Reason, c.why) {
 			t.Errorf("%s: %q, %q; want %q, %q", name, on(p), p.Reason, c.want, c.why)
 		}
 	}

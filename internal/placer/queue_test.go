@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,8 +56,10 @@ func TestTurns(t *testing.T) {
 			[]Node{busy(node("a", 3), 2)}, []Holder{held(9, 0, 1)}, []Waiting{waits("1", cores(3), 0, 0, 0), waits("2", cores(1), 0, 1, 20)}, "1 waits until 9, 2 waits behind 1",
 		},
 		"one that takes something else": {
-			[]Node{busy(node("a", 3), 2), busy(node("b", 3), 0)}, []Holder{held(9, 0, 1)},
-			[]Waiting{waits("1", cores(5), 0, 0, 0), waits("2", cores(1), 0, 1, 0)}, "1 waits until 9, 2 starts before 1",
+			[]Node{busy(node("a", 3), 2), busy(node("b", 3), 0)},
+			[]Holder{held(9, 0, 1)},
+			[]Waiting{waits("1", cores(5), 0, 0, 0), waits("2", cores(1), 0, 1, 0)},
+			"1 waits until 9, 2 starts before 1",
 		},
 		"what will never be had holds nobody up": {
 			[]Node{node("a", 3)}, nil, []Waiting{waits("1", func() Job { j := cores(1); j.GPUs = 1; return j }(), 0, 0, 0), waits("2", cores(1), 0, 1, 0)}, "1 never, 2 starts",
@@ -173,12 +176,12 @@ func (s *simulation) begin(w Waiting, v Verdict) {
 
 // end gives back what has ended by now. It reports whether anything has.
 func (s *simulation) end() (some bool) {
-	for i := len(s.holders) - 1; i >= 0; i-- {
+	for i, v := range slices.Backward(s.holders) {
 		if s.ends[i].After(s.now) {
 			continue
 		}
 		for k := range s.nodes {
-			s.nodes[k].give(s.holders[i].Held[s.nodes[k].Name])
+			s.nodes[k].give(v.Held[s.nodes[k].Name])
 		}
 		s.holders, s.ends, some = slices.Delete(s.holders, i, i+1), slices.Delete(s.ends, i, i+1), true
 	}
@@ -219,7 +222,7 @@ func TestQueuesServeEverybody(t *testing.T) {
 				want.Bytes = append(want.Bytes, int64(r.IntN(4)))
 			}
 			minute, lasts := r.IntN(60), 1+r.IntN(30)
-			w := waits(fmt.Sprint(i), want, []int{0, 0, 0, 5, -5}[r.IntN(5)], minute, 0)
+			w := waits(strconv.Itoa(i), want, []int{0, 0, 0, 5, -5}[r.IntN(5)], minute, 0)
 			s.lasts[w.ID] = time.Duration(lasts) * time.Minute
 			if r.IntN(5) > 0 {
 				w.Takes = s.lasts[w.ID] + time.Duration(r.IntN(10))*time.Minute

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func round(t *testing.T, cuts []int, pipelines int) (parts []part, m *cluster.Ma
 			t.Fatal(err)
 		}
 		parts = append(parts, p)
-		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(fmt.Sprint(k)), Layers: meta.Layers})
+		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(strconv.Itoa(k)), Layers: meta.Layers})
 	}
 	return parts, m
 }

@@ -25,7 +25,7 @@ func TestRangesOfAShardAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	long, short := make([]float32, 150_000), make([]float32, 2)
-	err = shard.ReadRanges(t.Context(), store, d, func(h *shard.Header) ([]shard.Range, error) {
+	err = shard.ReadRanges(t.Context(), store, d, func(*shard.Header) ([]shard.Range, error) {
 		return []shard.Range{{Vector: 0, From: 31, Into: long}, {Vector: 1, From: 1, Into: short}}, nil
 	})
 	if err != nil || !slices.Equal(long, a[31:150_031]) || !slices.Equal(short, b[1:]) {

@@ -23,12 +23,12 @@ func TestWhatIsNoFrameEndsTheLink(t *testing.T) {
 		"an end":               {want: "its process ended"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // on the loopback
+			l, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			peer, err := net.Dial("tcp", l.Addr().String()) //nolint:noctx // on the loopback
+			peer, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,7 +41,7 @@ func TestWhatIsNoFrameEndsTheLink(t *testing.T) {
 				t.Error(err)
 			}
 			if c.reset {
-				_ = peer.(*net.TCPConn).SetLinger(0) //nolint:errcheck,forcetypeassert // it is one
+				_ = peer.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
 			}
 			peer.Close()
 			if _, err = e.Receive(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "node b") {

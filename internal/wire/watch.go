@@ -175,7 +175,7 @@ type echo struct{ sent, arrived int64 }
 // probed takes a probe or its answer; false: the frame is another.
 func (e *tcpEnd) probed(f Frame) bool {
 	now := clock()
-	switch f.Kind { //nolint:exhaustive // others are not taken
+	switch f.Kind {
 	case probing:
 		select {
 		case e.echo <- echo{stamp(f.Payload, 0), now}:

@@ -234,12 +234,12 @@ func outcomesUntilOneFails(t *testing.T, all []control.Assignment) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dial.close()
+	defer dial.close() //nolint:errcheck // a test's
 	accept, err := newLinks(t.Context(), all[1], newProgress(all[1], nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer accept.close()
+	defer accept.close() //nolint:errcheck // a test's
 	l, s := wire.Link{Purpose: wire.Training, Lower: 0, Upper: 1}, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}
 	ctx, cancel := context.WithCancel(t.Context())
 	var accepting sync.WaitGroup

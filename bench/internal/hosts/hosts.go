@@ -101,12 +101,12 @@ func (h *Host) namespace() string { return "host" + h.id }
 func (h *Host) port() string      { return "port" + h.id }
 
 // Remove takes the hosts away. Processes on them go on, without a network.
-func (n *Network) Remove() error {
+func (n *Network) Remove(ctx context.Context) error {
 	script := []string{"link del " + n.bridge}
 	for _, h := range n.hosts {
 		script = append(script, "netns del "+h.namespace())
 	}
-	return execute(context.Background(), strings.Join(script, "\n"), "ip", "-batch", "-")
+	return execute(context.WithoutCancel(ctx), strings.Join(script, "\n"), "ip", "-batch", "-")
 }
 
 // Hosts are all of them.

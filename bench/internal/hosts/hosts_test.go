@@ -117,7 +117,7 @@ func inside(ctx context.Context) error {
 	if err == nil && !bytes.Contains(qdisc, []byte("tbf")) {
 		err = fmt.Errorf("the limit is not there: %s", qdisc)
 	}
-	return errors.Join(err, asked("a"), n.Limit(ctx, "a", 0), server.Process.Kill(), n.Remove())
+	return errors.Join(err, asked("a"), n.Limit(ctx, "a", 0), server.Process.Kill(), n.Remove(ctx))
 }
 
 func serve(address string) error {

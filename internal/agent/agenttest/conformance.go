@@ -288,7 +288,7 @@ func testLog(t *testing.T, r Rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close() //nolint:errcheck // only read
+	defer log.Close()
 	entry, err := log.Next(true)
 	if err != nil || !bytes.Contains(entry, []byte(`"placed"`)) {
 		t.Fatalf("the log begins with %s, %v", entry, err)
@@ -300,7 +300,7 @@ func testLog(t *testing.T, r Rig) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer again.Close() //nolint:errcheck // only read
+	defer again.Close()
 	r.Agent.Log("1", zap.WarnLevel, "more")
 	for entry, err = again.Next(false); errors.Is(err, io.EOF) && time.Now().Before(timeout); entry, err = again.Next(false) {
 		time.Sleep(time.Millisecond)

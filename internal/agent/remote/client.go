@@ -137,7 +137,7 @@ func (c *Client) ask(ctx context.Context, method string, q *question) (*talk, er
 	t := &talk{client: c, method: method, ctx: ctx, bytes: -1}
 	t.within, t.cancel = context.WithCancelCause(ctx)
 	t.timer = time.AfterFunc(c.config.Silence, func() { t.cancel(silent{c.config.Silence}) })
-	r, err := http.NewRequestWithContext(t.within, http.MethodPost, "http://"+host+prefix+method, nil)
+	r, err := http.NewRequestWithContext(t.within, http.MethodPost, "http://"+host+prefix+method, nil) //nolint:contextcheck // it ends with ctx, and by silence
 	if err != nil {
 		t.close()
 		return nil, err
@@ -155,7 +155,7 @@ func (c *Client) ask(ctx context.Context, method string, q *question) (*talk, er
 	if methods[method].reads {
 		r.Header["Idempotency-Key"] = []string{} // net/http asks again where the connection was closed before it was asked
 	}
-	response, err := c.http.Do(r)
+	response, err := c.http.Do(r) //nolint:bodyclose // talk closes it
 	t.timer.Stop()
 	if err != nil {
 		err = t.unreachable(err)

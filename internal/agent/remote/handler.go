@@ -181,7 +181,7 @@ func refuse(w http.ResponseWriter, status int, err error) {
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request, m method, q *question, allowed func() error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(h.ctx, func() { cancel(fmt.Errorf("the daemon is stopping: %w", agent.ErrUnreachable)) })()
+	defer context.AfterFunc(h.ctx, func() { cancel(fmt.Errorf("the daemon is stopping: %w", agent.ErrUnreachable)) })() //nolint:contextcheck // the daemon's end ends it too
 	out := &lines{writer: w, patience: h.config.Patience, failed: cancel}
 	defer out.close() // the agent may go on for a moment
 	w.Header().Set("Content-Type", "application/x-ndjson")

@@ -40,7 +40,7 @@ func (c *Client) Measure(ctx context.Context) (link agent.Link, err error) {
 	stop := time.AfterFunc(readTime, func() { t.cancel(errEnough) })
 	defer stop.Stop()
 	began := time.Now()
-	bytes, err := io.Copy(io.Discard, t)
+	bytes, err := io.Copy(io.Discard, t) //nolint:contextcheck // as the talk
 	if err != nil && (!errors.Is(context.Cause(t.within), errEnough) || bytes == 0) {
 		return agent.Link{}, t.unreachable(err)
 	}

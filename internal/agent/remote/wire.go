@@ -93,7 +93,10 @@ func (f *failure) of(node string) error {
 		is  bool
 		err error
 	}{
-		{f.NoProcess, agent.ErrNoProcess}, {f.NotExist, fs.ErrNotExist}, {f.Unreachable, agent.ErrUnreachable}, {f.Refused, ErrRefused},
+		{f.NoProcess, agent.ErrNoProcess},
+		{f.NotExist, fs.ErrNotExist},
+		{f.Unreachable, agent.ErrUnreachable},
+		{f.Refused, ErrRefused},
 		{f.Cancelled, context.Canceled},
 	} {
 		if c.is {

@@ -54,7 +54,7 @@ var jobModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byJob := map[string][]porcupine.Operation{}
 		for _, o := range history {
-			job := o.Input.(input).job //nolint:forcetypeassert,errcheck // of this file
+			job := o.Input.(input).job //nolint:forcetypeassert // of this file
 			byJob[job] = append(byJob[job], o)
 		}
 		var parts [][]porcupine.Operation
@@ -65,7 +65,7 @@ var jobModel = porcupine.Model{
 	},
 	Init: func() any { return standing{} },
 	Step: func(state, in, out any) (bool, any) {
-		s, i, o := state.(standing), in.(input), out.(output) //nolint:forcetypeassert,errcheck // of this file
+		s, i, o := state.(standing), in.(input), out.(output) //nolint:forcetypeassert // of this file
 		after, refused := s.next(i)
 		if refused {
 			after = s

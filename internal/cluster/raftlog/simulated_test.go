@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -190,7 +191,7 @@ func (w *world) client(ctx context.Context, id int, r *rand.Rand) {
 // draw returns an operation that fits what a node knows, more or less.
 func (w *world) draw(l *Log, r *rand.Rand) input {
 	kinds := []string{"begin_generation", "begin_commit", "begin_commit", "abort_commit", "commit_round", "commit_round", "read", "read"}
-	in := input{job: fmt.Sprint(1 + r.IntN(simulatedJobs)), kind: kinds[r.IntN(len(kinds))]}
+	in := input{job: strconv.Itoa(1 + r.IntN(simulatedJobs)), kind: kinds[r.IntN(len(kinds))]}
 	j, err := l.State().Job(in.job)
 	if err != nil || in.kind == "read" {
 		return in
