@@ -137,6 +137,10 @@ test-cluster: ## the long form of the tests of replication: clusters that lose n
 	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(or $(filter-out 0,$(SEED)),1) -v
 	$(TEST) -timeout 6h $(TAGS) ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
 
+.PHONY: test-deploy
+test-deploy: deps ## what deploy/ has for Kubernetes, Slurm and Nomad: checked in a module of its own, with real daemons
+	cd deploy/check && AVGPIPE_TAGS='$(subst -tags ,,$(TAGS))' $(TEST) .
+
 .PHONY: fuzz
 fuzz: deps ## every fuzz target for FUZZTIME
 	@for package in $$(grep -rl --include='*_test.go' --exclude-dir='.?*' '^func Fuzz' . | xargs -r -n1 dirname | sort -u); do \
