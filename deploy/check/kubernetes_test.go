@@ -137,7 +137,7 @@ func TestKubernetesStart(t *testing.T) {
 	}
 	run(filepath.Join(programs, "avgpiped"), "authority", filepath.Join(dir, "authority"))
 	for range 2 {
-		if said := run("/bin/sh", filepath.Join(dir, "etc", "start.sh")); !strings.Contains(said, "avgpipe-0.avgpipe-nodes.training.svc:7700") {
+		if said := run("/bin/bash", filepath.Join(dir, "etc", "start.sh")); !strings.Contains(said, "avgpipe-0.avgpipe-nodes.training.svc:7700") {
 			t.Errorf("it says %s", said)
 		}
 	}

@@ -1,7 +1,7 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # start.sh: makes a pod's volume that of a node of the cluster, before each start of its daemon. Pod 0 begins the cluster, unless another pod
 # answers as a node of it: then it has lost its volume, and joins like the others once `avgpipectl nodes remove` has removed what it was.
-set -eu
+set -euo pipefail
 config=/run/avgpipe/avgpiped.yaml
 sed "s/^\([a-z].*\)NODE/\1$POD/; s/SPACE/$SPACE/" /etc/avgpipe/avgpiped.yaml >$config
 others=
