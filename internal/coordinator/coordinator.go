@@ -112,10 +112,15 @@ func New(c Config) *Coordinator {
 // Stopping ends when the coordinator begins to stop.
 func (c *Coordinator) Stopping() context.Context { return c.stopping }
 
-// Close ends what runs in the background, and Run. Workers go on.
-func (c *Coordinator) Close() {
+// End ends what runs in the background, and Run, which waits for it. Workers go on.
+func (c *Coordinator) End() {
 	c.stop()
 	c.end()
+}
+
+// Close is End, and waits. It is for a coordinator that does not run.
+func (c *Coordinator) Close() {
+	c.End()
 	c.tasks.Wait()
 }
 
@@ -139,7 +144,7 @@ func (c *Coordinator) Run(ctx context.Context) {
 		case <-changed:
 		case <-c.raft.Failed():
 			return
-		case <-c.background.Done(): // of Close, as when this node does not lead any more
+		case <-c.background.Done(): // of End, as when this node does not lead any more
 			return
 		case <-ticker.C:
 		case <-asked:

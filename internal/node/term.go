@@ -120,7 +120,7 @@ func (n *node) term(ctx context.Context) (again bool) {
 			return
 		}
 		n.leads.Store(false)
-		n.coordinator().Close()
+		n.coordinator().End()
 	})
 	n.coordinate(stopping, context.WithoutCancel(ctx))
 	end()
