@@ -191,8 +191,8 @@ func TestCancelCommitsAndEnds(t *testing.T) {
 func TestTroubleEndsTheJobWithItsReason(t *testing.T) {
 	t.Parallel()
 	for name, reasons := range map[string][]string{
-		"nan-at-200":   {"step 200, stage 1", "NaN"},
-		"crash-at-200": {"5 workers ended without a new commit", "exit status 7", "fake worker: crash in round 200"},
+		"nan-at-600":   {"step 600, stage 1", "NaN"},
+		"crash-at-600": {"5 workers ended without a new commit", "exit status 7", "fake worker: crash in round 600"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

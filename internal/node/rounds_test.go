@@ -195,7 +195,7 @@ func TestNothingIsStartedOverByItself(t *testing.T) {
 func TestAFailedJobIsExportedAndResumedFromItsLastWholeRound(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
-	id := d.Submit(t, nodetest.Job(t, d.Dir, "crash-at-200", 1000))
+	id := d.Submit(t, nodetest.Job(t, d.Dir, "crash-at-600", 1000))
 	failed := d.Until(t, id, "ends", ended)
 	older, newest := kept(t, d, id)
 	if failed.State != api.Failed || newest != failed.CommittedRound {
