@@ -28,8 +28,8 @@ var endless = kind{name: "endless", source: strings.NewReplacer("name: spread", 
 // pulse is how far the training of a job has come, as its workers say themselves, whatever becomes of daemons.
 type pulse struct {
 	mu    sync.Mutex
-	steps uint64
-	beats []time.Time // when a step was first seen to be done
+	steps map[int]uint64 // by host, as its worker said last
+	beats []time.Time    // when a worker was seen to have done more than before
 }
 
 // lookAt asks the workers of a job all the time.
@@ -42,9 +42,9 @@ func (p *pulse) lookAt(ctx context.Context, w *testbed, j *trialJob) {
 		clients = append(clients, control.NewClient(h.jobDir(j), dial))
 	}
 	for ; ctx.Err() == nil; rig.Pause(ctx, 5*time.Millisecond) {
-		for _, c := range clients {
+		for i, c := range clients {
 			if s, err := c.Status(ctx); err == nil {
-				p.see(s.Progress.Step)
+				p.see(i, s.Progress.Step)
 			}
 		}
 	}
@@ -53,12 +53,13 @@ func (p *pulse) lookAt(ctx context.Context, w *testbed, j *trialJob) {
 	}
 }
 
-func (p *pulse) see(step uint64) {
+func (p *pulse) see(host int, step uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if step != p.steps { // less, once a round was gone back to
-		p.steps, p.beats = step, append(p.beats, time.Now())
+	if before, known := p.steps[host]; known && step > before { // less, once a round was gone back to
+		p.beats = append(p.beats, time.Now())
 	}
+	p.steps[host] = step
 }
 
 // pause is the longest time without a step from a moment on, once steps have followed each other again for a second.
@@ -121,7 +122,7 @@ func measure(ctx context.Context, o options) (figures []report.Figure, err error
 	if err != nil {
 		return nil, err
 	}
-	j, p := &trialJob{kind: &endless, id: id}, &pulse{}
+	j, p := &trialJob{kind: &endless, id: id}, &pulse{steps: map[int]uint64{}}
 	looking, stop := context.WithCancel(ctx)
 	var eyes sync.WaitGroup
 	defer eyes.Wait()
