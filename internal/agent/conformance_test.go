@@ -4,23 +4,14 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // TestMain makes this binary the fake worker and the fake tuning as well.
-func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[2] == "--assignment" {
-		os.Exit(agenttest.Worker(os.Args[3]))
-	}
-	if len(os.Args) == 4 && os.Args[2] == "--request" {
-		os.Exit(agenttest.Tune(os.Args[3]))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { agenttest.Main(m) }
 
 func TestLocalIsAnAgent(t *testing.T) {
 	for name, processes := range map[string]func(*testing.T) agent.Processes{
@@ -29,15 +20,7 @@ func TestLocalIsAnAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			agenttest.Conforms(t, func(t *testing.T) agenttest.Rig {
-				dir, err := os.MkdirTemp("", "agent-") //nolint:usetesting // t.TempDir's path is too long for a socket
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					if err := os.RemoveAll(dir); err != nil {
-						t.Error(err)
-					}
-				})
+				dir := envtest.ShortDir(t)
 				p := processes(t)
 				return agenttest.Rig{
 					Agent: agenttest.Open(t, "a", dir, p), Another: func() agent.Agent { return agenttest.Open(t, "a", dir, p) },

@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -35,11 +35,7 @@ func (p *inherited) Start(what agent.Program) (agent.Started, error) {
 // linked is an agent whose workers accept links, with the directory of job 1.
 func linked(t *testing.T, links agent.Links) (*agent.Local, *inherited) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "agent-") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := envtest.ShortDir(t)
 	p := &inherited{Processes: agenttest.NewProcesses(t)}
 	a, err := agent.Open(agent.Config{
 		Node: "a", StateDir: dir, Worker: []string{"worker"}, Log: zap.NewNop(), Processes: p, Links: links, Limits: func() agent.Limits { return agent.Limits{} },

@@ -29,11 +29,7 @@ func TestMain(m *testing.M) {
 
 // TestConnectErrorsTellCausesApart: no socket, a leftover, another file.
 func TestConnectErrorsTellCausesApart(t *testing.T) {
-	dir, err := os.MkdirTemp("", "api-") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := envtest.ShortDir(t)
 	leftover, file := filepath.Join(dir, "leftover"), filepath.Join(dir, "file")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: leftover})
 	if err != nil {
@@ -56,11 +52,7 @@ func TestConnectErrorsTellCausesApart(t *testing.T) {
 // TestPermissionDeniedNamesTheGroup asks as a user who may not open the socket, or may not even see it.
 func TestPermissionDeniedNamesTheGroup(t *testing.T) {
 	envtest.Root(t)
-	dir, err := os.MkdirTemp("", "api-") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := envtest.ShortDir(t)
 	program := filepath.Join(dir, "program")
 	text, err := os.ReadFile(os.Args[0])
 	if err := errors.Join(err, os.WriteFile(program, text, 0o755), os.Chmod(dir, 0o755)); err != nil {

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -167,7 +168,7 @@ func (f *fake) Version() api.VersionInfo { return api.VersionInfo{Version: "v"} 
 // start serves a backend and returns a client and the socket. stop ends the server in order; the test's end does so too.
 func start(t *testing.T, f server.Backend) (client *api.Client, socket string, stop func()) {
 	t.Helper()
-	socket = filepath.Join(shortDir(t), "api.sock")
+	socket = filepath.Join(envtest.ShortDir(t), "api.sock")
 	l, err := server.Listen(t.Context(), socket, "no-such-group")
 	if err != nil {
 		t.Fatal(err)
@@ -185,17 +186,6 @@ func start(t *testing.T, f server.Backend) (client *api.Client, socket string, s
 	})
 	t.Cleanup(stop)
 	return client, socket, stop
-}
-
-// shortDir is a directory whose path leaves room for a socket's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "srv-") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }
 
 func TestCalls(t *testing.T) {
@@ -431,7 +421,7 @@ func (r *recorder) Header() http.Header { return r.header }
 func (r *recorder) WriteHeader(int)     {}
 
 func TestSockets(t *testing.T) {
-	dir := shortDir(t)
+	dir := envtest.ShortDir(t)
 	path := filepath.Join(dir, "run", "api.sock")
 	l, err := server.Listen(t.Context(), path, "no-such-group")
 	if err != nil {

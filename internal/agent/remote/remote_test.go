@@ -10,23 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/agent/remote"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[2] == "--assignment" {
-		os.Exit(agenttest.Worker(os.Args[3]))
-	}
-	if len(os.Args) == 4 && os.Args[2] == "--request" {
-		os.Exit(agenttest.Tune(os.Args[3]))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { agenttest.Main(m) }
 
 // memory is a network in memory, of one listener. It can be broken.
 type memory struct {
@@ -122,23 +113,9 @@ func serve(t *testing.T, a agent.Agent, m *memory, h remote.HandlerConfig, c rem
 	return client
 }
 
-func directory(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "agent-") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 func TestARemoteAgentIsAnAgent(t *testing.T) {
 	agenttest.Conforms(t, func(t *testing.T) agenttest.Rig {
-		dir := directory(t)
+		dir := envtest.ShortDir(t)
 		p := agenttest.NewProcesses(t)
 		open := func() agent.Agent {
 			return serve(t, agenttest.Open(t, "a", dir, p), newMemory(), remote.HandlerConfig{}, remote.Config{Silence: agenttest.Patience})

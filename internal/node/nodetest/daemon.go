@@ -23,6 +23,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
@@ -92,20 +93,10 @@ func Config(dir string, log io.Writer) node.Config {
 // Socket is where the daemon of a state directory listens.
 func Socket(dir string) string { return filepath.Join(dir, "api.sock") }
 
-// StateDir makes a state directory whose path is short enough for the sockets below it. It goes with the test, and workers
-// that are left in it as well.
+// StateDir makes a state directory. It goes with the test, and workers that are left in it as well.
 func StateDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "avgpipe-") //nolint:usetesting // t.TempDir's path is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
+	return envtest.ShortDir(t)
 }
 
 // Daemon is a running daemon.
