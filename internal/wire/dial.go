@@ -26,7 +26,7 @@ func Dial(ctx context.Context, address string, link Link, s Spec, c Config) (End
 			return newTCPEnd(conn, link, s.Up, s), nil
 		}
 		if !mayPass(err) || !sleep(ctx, wait) {
-			return nil, fmt.Errorf("dial %s for the %v: %w", address, link, err)
+			return nil, fmt.Errorf("dial %s for the %v: %w", address, link, ended(ctx, err))
 		}
 	}
 }
@@ -39,6 +39,14 @@ func mayPass(err error) bool {
 	}
 	var network net.Error
 	return errors.Is(err, errEarly) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+}
+
+// ended adds why ctx ended, if it has, to the error that came of it.
+func ended(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
 }
 
 // dialOnce makes one attempt.
@@ -66,12 +74,12 @@ func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) erro
 		return err
 	}
 	if err := writeMessage(conn, link.header(opening, s.Generation), hello{c.Job, link.Purpose}); err != nil {
-		return err
+		return ended(ctx, fmt.Errorf("write handshake: %w", err))
 	}
 	var answer reply
 	header, err := readMessage(conn, answering, &answer)
 	if err != nil {
-		return err
+		return ended(ctx, err)
 	}
 	switch answer.Verdict {
 	case accepted:

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 func encoded(h Header, n int) []byte {
@@ -76,6 +78,70 @@ func FuzzDecodeHeader(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzFrames holds the reader of frames to: no panic; memory only for headers that it accepts, and never more than the link carries; the same frames
+// however the stream is cut; and what it accepts is what the stream says.
+func FuzzFrames(f *testing.F) {
+	two := slices.Concat(encoded(toUpper, 3), []byte("abc"), encoded(Header{Kind: Gradient, Generation: 1, From: 1, Micro: 2, Step: 9}, 0))
+	f.Add(two)
+	f.Add(two[:headerBytes+2])
+	f.Add(slices.Concat(two, encoded(toUpper, maxFuzzed+1), make([]byte, 100)))
+	f.Add(slices.Concat(encoded(testLink.header(probing, 1), probeBytes), make([]byte, probeBytes), two))
+	f.Add(slices.Concat(encoded(testLink.header(echoing, 1), echoBytes), make([]byte, echoBytes), encoded(toUpper, -1)))
+	f.Add(slices.Concat(encoded(testLink.header(closing, 1), 4), []byte("over"), two))
+	f.Add(slices.Concat(encoded(Header{Kind: Norm, Generation: 2, To: 1}, 8), make([]byte, 8)))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		for _, candidate := range [][]byte{stream, sealAll(bytes.Clone(stream))} { // random checksums never fit: also try with right ones
+			whole, failure := readFrames(t, bytes.NewReader(candidate))
+			cut, failureCut := readFrames(t, iotest.OneByteReader(bytes.NewReader(candidate)))
+			if !bytes.Equal(whole, cut) || failure.Error() != failureCut.Error() {
+				t.Errorf("%d bytes and %q, cut into bytes %d and %q", len(whole), failure, len(cut), failureCut)
+			}
+			if !bytes.HasPrefix(candidate, whole) {
+				t.Errorf("accepted % x, the stream is % x", whole, candidate)
+			}
+		}
+	})
+}
+
+const maxFuzzed = 256 // bytes of a payload
+
+// readFrames reads frames until an error and returns what they are encoded.
+func readFrames(t *testing.T, r io.Reader) ([]byte, error) {
+	t.Helper()
+	made := 0
+	s := Spec{Generation: 1, Depth: 1, MaxBytes: maxFuzzed, Memory: func(n int) []byte {
+		if made++; n > maxReason {
+			t.Errorf("%d bytes were asked for", n)
+		}
+		return nil
+	}}
+	e := &tcpEnd{queue: queue{spec: s, pool: newPool(s)}, link: testLink, reader: r}
+	var all []byte
+	for n := 0; ; n++ {
+		f, err := e.readFrame(make([]byte, headerBytes))
+		if err != nil {
+			if most := n + 1; made > most || made > n && (errors.Is(err, errHeader) || errors.Is(err, ErrStale)) {
+				t.Errorf("memory was taken %d times, for %d frames and %q", made, n, err)
+			}
+			return all, err
+		}
+		all = append(append(all, encoded(f.Header, len(f.Payload))...), f.Payload...)
+	}
+}
+
+// sealAll recomputes the checksums of the headers in a stream.
+func sealAll(stream []byte) []byte {
+	for rest := stream; len(rest) >= headerBytes; {
+		seal(rest[:headerBytes])
+		n := binary.LittleEndian.Uint64(rest[32:])
+		if rest = rest[headerBytes:]; n > uint64(len(rest)) {
+			break
+		}
+		rest = rest[n:]
+	}
+	return stream
 }
 
 // FuzzHandshake holds the reader of the handshake to: no panic, and what it accepts comes back when it is written.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -68,11 +69,17 @@ func (e *tcpEnd) finish(cause error) {
 	_ = e.conn.SetReadDeadline(deadline)
 }
 
-// done closes the connection when both goroutines are through with it.
+// done closes the connection when both goroutines are through with it. Where nothing can be written, TLS would still wait 5 s to write its notice of
+// the end.
 func (e *tcpEnd) done() {
-	if e.open.Add(-1) == 0 {
-		e.conn.Close()
+	if e.open.Add(-1) > 0 {
+		return
 	}
+	if secured, ok := e.conn.(*tls.Conn); ok && e.unsent.Load() != nil {
+		secured.NetConn().Close()
+		return
+	}
+	e.conn.Close()
 }
 
 // write sends what is queued until the link ends, then says why it ended.
@@ -105,7 +112,8 @@ func (e *tcpEnd) flush() {
 	for e.state.inOrder() && len(e.out.frames) > 0 {
 		f := <-e.out.frames
 		e.out.freed()
-		if e.writeFrame(f) != nil {
+		if err := e.writeFrame(f); err != nil {
+			e.unsent.Store(&err)
 			return
 		}
 	}
@@ -138,7 +146,9 @@ func (e *tcpEnd) sendClose() {
 		text = text[:min(len(text), maxReason)]
 	}
 	e.link.header(closing, e.spec.Generation).encode(e.header[:], len(text))
-	_, _ = e.conn.Write(append(e.header[:], text...))
+	if _, err := e.conn.Write(append(e.header[:], text...)); err != nil {
+		e.unsent.Store(&err)
+	}
 }
 
 // leaveToReader has the reader end the link after a failed write: the other end, when it closed the connection, has
@@ -152,7 +162,7 @@ func (e *tcpEnd) leaveToReader(err error) {
 // as well, for at most the time that finish allowed: closing with unread data would reset the connection, and the close frame
 // could be lost.
 func (e *tcpEnd) closeWrite() {
-	if c, ok := e.conn.(interface{ CloseWrite() error }); ok {
+	if c, ok := e.conn.(interface{ CloseWrite() error }); ok && e.unsent.Load() == nil {
 		_ = c.CloseWrite()
 	}
 }
@@ -192,10 +202,7 @@ func (e *tcpEnd) broken(err error) {
 // readFrame reads one frame into a payload of the pool.
 func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
 	if _, err := io.ReadFull(e.reader, header); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = errors.New("the other end closed the connection without a reason: its process ended")
-		}
-		return Frame{}, err
+		return Frame{}, brokenOff(err)
 	}
 	h, n, err := decodeHeader(header, e.spec.MaxBytes)
 	if err != nil {
@@ -207,9 +214,17 @@ func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
 	f := e.NewFrame(h, n)
 	if _, err := io.ReadFull(e.reader, f.Payload); err != nil {
 		f.Release()
-		return Frame{}, fmt.Errorf("payload of %v, %d bytes: %w", h, n, err)
+		return Frame{}, fmt.Errorf("payload of %v, %d bytes: %w", h, n, brokenOff(err))
 	}
 	return f, nil
+}
+
+// brokenOff says what the end of a connection means where a frame was expected.
+func brokenOff(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the other end closed the connection without a reason: its process ended")
+	}
+	return err
 }
 
 // expected refuses a frame that belongs on another link.

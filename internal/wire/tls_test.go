@@ -1,35 +1,27 @@
 package wire_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"math/big"
+	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/avgpipe/avgpipe/internal/wire"
 )
 
 // TestTLS runs the suite over mutual TLS, each side with a certificate that the other trusts.
 func TestTLS(t *testing.T) {
-	certificate, pool := selfSigned(t)
-	config := &tls.Config{
-		Certificates: []tls.Certificate{certificate}, RootCAs: pool, ClientCAs: pool,
-		ClientAuth: tls.RequireAndVerifyClientCert, ServerName: "node", MinVersion: tls.VersionTLS13,
-	}
+	config := wire.MutualTLS(t)
 	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
 		return connect(t, s, wire.Config{Job: "j", TLS: always(config)})
 	})
 }
 
 func TestDialRefusesACertificateThatItDoesNotTrust(t *testing.T) {
-	certificate, _ := selfSigned(t)
-	_, others := selfSigned(t)
+	certificate, _ := wire.SelfSigned(t)
+	_, others := wire.SelfSigned(t)
 	l := listen(t, 1, wire.Config{TLS: always(&tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13})})
 	client := &tls.Config{RootCAs: others, ServerName: "node", MinVersion: tls.VersionTLS13}
 	_, err := wire.Dial(t.Context(), l.Address(), link, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}, wire.Config{TLS: always(client)})
@@ -39,8 +31,8 @@ func TestDialRefusesACertificateThatItDoesNotTrust(t *testing.T) {
 }
 
 func TestDialEndsWhenItsCertificateIsRefused(t *testing.T) {
-	certificate, pool := selfSigned(t)
-	_, others := selfSigned(t)
+	certificate, pool := wire.SelfSigned(t)
+	_, others := wire.SelfSigned(t)
 	l := listen(t, 1, wire.Config{TLS: always(&tls.Config{
 		Certificates: []tls.Certificate{certificate}, ClientCAs: others, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
 	})})
@@ -51,31 +43,46 @@ func TestDialEndsWhenItsCertificateIsRefused(t *testing.T) {
 	}
 }
 
-func always(c *tls.Config) func() (*tls.Config, error) {
-	return func() (*tls.Config, error) { return c, nil }
+// TestListenRefusesCertificates has dialling ends with a certificate that the listening end does not trust, without one, and with one that is not of the
+// link. No end of theirs reaches Accept, and their Dial fails.
+func TestListenRefusesCertificates(t *testing.T) {
+	server := wire.MutualTLS(t)
+	stranger := wire.MutualTLS(t)
+	stranger.RootCAs = server.RootCAs
+	nobody := server.Clone()
+	nobody.Certificates = nil
+	s := wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8}
+	refuse := func(l wire.Link, _ tls.ConnectionState) error { return fmt.Errorf("the %v is not for this node", l) }
+	for name, c := range map[string]struct {
+		client *tls.Config
+		peer   func(wire.Link, tls.ConnectionState) error
+		want   string
+	}{
+		"of another authority": {client: stranger, want: "tls: unknown certificate authority"},
+		"none":                 {client: nobody, want: "tls: certificate required"},
+		"of another node":      {client: server, peer: refuse, want: "the training link of pipeline 1, stages 0 and 1 is not for this node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, 1, wire.Config{TLS: always(server), Peer: c.peer})
+			accepted := make(chan error)
+			go func() {
+				_, err := l.Accept(t.Context(), link, s)
+				accepted <- err
+			}()
+			_, err := wire.Dial(t.Context(), l.Address(), link, s, wire.Config{TLS: always(c.client)})
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), l.Address()) {
+				t.Errorf("Dial: %v, want %q of %s", err, c.want, l.Address())
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Accept: %v, want nothing until the listener is closed", err)
+			}
+		})
+	}
 }
 
-func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"node"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(parsed)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+func always(c *tls.Config) func() (*tls.Config, error) {
+	return func() (*tls.Config, error) { return c, nil }
 }
