@@ -19,7 +19,7 @@ var (
 )
 
 // mutualTLS is a configuration of both ends. It has no session tickets, which a server writes to a connection whose other end may not read.
-func mutualTLS(t *testing.T) *tls.Config {
+func mutualTLS(t testing.TB) *tls.Config {
 	t.Helper()
 	certificate, pool := selfSigned(t)
 	return &tls.Config{
@@ -29,7 +29,7 @@ func mutualTLS(t *testing.T) *tls.Config {
 }
 
 // selfSigned makes a certificate of a node, and what trusts it. Its times hold in 1999, where synctest's clock begins, as well.
-func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
+func selfSigned(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -161,23 +161,11 @@ func (l *Listener) handshake(conn net.Conn) error {
 
 // peer refuses whom the link is not for.
 func (l *Listener) peer(conn net.Conn, h hello, header Header) error {
-	secured, ok := conn.(*tls.Conn)
+	s, ok := conn.(*secured)
 	if !ok || l.config.Peer == nil {
 		return nil
 	}
-	return l.config.Peer(header.link(h.Purpose), secured.ConnectionState())
-}
-
-// secure puts TLS over a connection, where there is any. The connection that it returns is to be closed, also after an error.
-func secure(conn net.Conn, config func() (*tls.Config, error), role func(net.Conn, *tls.Config) *tls.Conn) (net.Conn, error) {
-	if config == nil {
-		return conn, nil
-	}
-	c, err := config()
-	if err != nil {
-		return conn, err
-	}
-	return role(conn, c), nil
+	return l.config.Peer(header.link(h.Purpose), s.ConnectionState())
 }
 
 // judge decides on a hello.

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -75,8 +74,8 @@ func (e *tcpEnd) done() {
 	if e.open.Add(-1) > 0 {
 		return
 	}
-	if secured, ok := e.conn.(*tls.Conn); ok && e.unsent.Load() != nil {
-		secured.NetConn().Close()
+	if over, ok := e.conn.(interface{ NetConn() net.Conn }); ok && e.unsent.Load() != nil {
+		over.NetConn().Close()
 		return
 	}
 	e.conn.Close()
@@ -125,9 +124,7 @@ func (e *tcpEnd) writeFrame(f Frame) error {
 	defer f.Release()
 	start := trace.Now()
 	f.encode(e.header[:], len(f.Payload))
-	e.parts = [2][]byte{e.header[:], f.Payload}
-	buffers := net.Buffers(e.parts[:])
-	if _, err := buffers.WriteTo(e.conn); err != nil {
+	if err := e.writeParts(f.Payload); err != nil {
 		return err
 	}
 	if w := e.spec.Watch; w != nil {
@@ -135,6 +132,17 @@ func (e *tcpEnd) writeFrame(f Frame) error {
 	}
 	e.spec.Trace.Emit(f.sent(start))
 	return nil
+}
+
+// writeParts writes the header and a payload with as few calls of the kernel as there can be.
+func (e *tcpEnd) writeParts(payload []byte) error {
+	if s, ok := e.conn.(*secured); ok {
+		return s.writeFrame(e.header[:], payload)
+	}
+	e.parts = [2][]byte{e.header[:], payload}
+	buffers := net.Buffers(e.parts[:])
+	_, err := buffers.WriteTo(e.conn)
+	return err
 }
 
 // sendClose tells the other end why the link ends: an empty text for an end in order. It may fail: then the other end

@@ -30,7 +30,7 @@ func TestTCP(t *testing.T) {
 	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) { return connect(t, s, wire.Config{Job: "j"}) })
 }
 
-func closeAtEnd(t *testing.T, ends ...wire.End) {
+func closeAtEnd(t testing.TB, ends ...wire.End) {
 	t.Cleanup(func() {
 		for _, e := range ends {
 			if err := e.Close(errors.New("test over")); err != nil {
@@ -42,7 +42,7 @@ func closeAtEnd(t *testing.T, ends ...wire.End) {
 
 var link = wire.Link{Purpose: wire.Training, Pipeline: 1, Lower: 0, Upper: 1}
 
-func listen(t *testing.T, generation uint64, c wire.Config) *wire.Listener {
+func listen(t testing.TB, generation uint64, c wire.Config) *wire.Listener {
 	t.Helper()
 	l, err := wire.Listen(t.Context(), "127.0.0.1:0", generation, c)
 	if err != nil {
@@ -53,9 +53,14 @@ func listen(t *testing.T, generation uint64, c wire.Config) *wire.Listener {
 }
 
 // connect makes a link over TCP on the loopback.
-func connect(t *testing.T, s wire.Spec, c wire.Config) (lower, upper wire.End) {
+func connect(t testing.TB, s wire.Spec, c wire.Config) (lower, upper wire.End) {
 	t.Helper()
-	l := listen(t, s.Generation, c)
+	return connectTo(t, listen(t, s.Generation, c), s, c)
+}
+
+// connectTo makes a link to a listener.
+func connectTo(t testing.TB, l *wire.Listener, s wire.Spec, c wire.Config) (lower, upper wire.End) {
+	t.Helper()
 	type result struct {
 		end wire.End
 		err error
