@@ -65,7 +65,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	if j.Model.From != "" {
 		a.checkFrom(r.Base)
 	}
-	facts := spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model, GPUs: q.Host.GPUs, NoGPU: q.Host.NoGPU}
+	facts := spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model, GPUs: q.Host.GPUs, NoGPU: q.Host.NoGPU, Hosts: q.Host.Hosts}
 	if j.Devices.Kind == job.KindAuto && facts.NoGPU == "" && len(gpu.Usable(facts.GPUs)) > 0 && a.model != nil {
 		if lacks := a.missing(job.KindGPU); lacks != nil {
 			facts.NoGPU = lacks.Error()

@@ -46,6 +46,8 @@ type Host struct {
 	Cores       int   `json:"cores"`
 	MemoryBytes int64 `json:"memory_bytes"` // that jobs may take; 0: the system does not say
 
+	Hosts []spec.Host `json:"hosts,omitempty"` // the nodes that stages may lie on; fewer than two: this one alone
+
 	GPUs  []gpu.GPU `json:"gpus,omitempty"`   // of the node, the sick ones too
 	NoGPU string    `json:"no_gpu,omitempty"` // why jobs can use none, whichever there are
 

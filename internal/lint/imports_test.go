@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"internal/wire":             {"internal/pace", "internal/trace", "schedule", "stage/device"},
 	"internal/api":              {"internal/gpu", "internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":        {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
-	"internal/spec":             {"internal/access", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
+	"internal/spec":             {"internal/access", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/placer", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
 	"internal/worker/control":   {"internal/api", "internal/cluster", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
 	"internal/modeldir":         {"internal/checkpoint"},
 	"internal/outputdir":        {"internal/access", "internal/modeldir", "internal/process"},

@@ -77,7 +77,7 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 		return nil, api.Errorf(http.StatusServiceUnavailable, "%s %s: the daemon is stopping", verb, r.File)
 	}
 	return n.inspect.Admit(ctx, admission.Request{Submit: r, User: peer.User, Host: admission.Host{
-		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), NoGPU: n.noGPU(),
+		Cores: len(n.config.Cores), MemoryBytes: n.memory(), Hosts: n.hosts(), GPUs: n.gpus.GPUs(), NoGPU: n.noGPU(),
 		Reserved: reserved(n.config.StateDir), Pending: n.pendingOutputs(),
 	}})
 }

@@ -43,6 +43,8 @@ type Config struct {
 	NodeID string
 	// Cores are the processor cores that jobs compute on. Default: all that the process may use.
 	Cores []int
+	// MemoryBytes is what jobs may take of this host's memory. Default: all but a reserve.
+	MemoryBytes int64
 	// OpenGPUs opens what knows the graphics processors of this host. Nil: nothing does, and there are none.
 	OpenGPUs func() (gpu.Source, error)
 	// SelectGPUs says which of them jobs may use. Default: all.

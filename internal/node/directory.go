@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -24,7 +25,7 @@ import (
 // info is what this host has for jobs.
 func (n *node) info() agent.Info {
 	i := agent.Info{
-		Node: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), Version: n.config.Version,
+		Node: n.id, Cores: n.config.Cores, MemoryBytes: n.memory(), GPUs: n.gpus.GPUs(), Version: n.config.Version,
 		GFLOPs: math.Float64frombits(n.speed.Load()),
 	}
 	for _, g := range i.GPUs {
@@ -33,6 +34,25 @@ func (n *node) info() agent.Info {
 		}
 	}
 	return i
+}
+
+// memory is what jobs may take of this host's.
+func (n *node) memory() int64 { return cmp.Or(n.config.MemoryBytes, spec.HostMemory()) }
+
+// hosts are the nodes that stages may lie on. Those that are being drained count only where all are, and those of which nobody knows what they have do
+// not; one that was not asked yet, by a node that has just begun to lead, has a memory that is not known.
+func (n *node) hosts() (all []spec.Host) {
+	nodes := n.nodes()
+	stay := slices.DeleteFunc(slices.Clone(nodes), func(at coordinator.Node) bool { return at.Draining })
+	if len(stay) == 0 {
+		stay = nodes
+	}
+	for _, at := range stay {
+		if seen, _ := n.seen.get(at.Name); len(at.Cores) > 0 || seen.begun.IsZero() {
+			all = append(all, spec.Host{Name: at.Name, Cores: len(at.Cores), MemoryBytes: at.MemoryBytes})
+		}
+	}
+	return all
 }
 
 // links says where the workers' links listen, and what they identify themselves with; nothing on a node that is alone.
@@ -48,7 +68,7 @@ func (m *member) links() agent.Links {
 // nodes are those that jobs are placed on, this one first.
 func (n *node) nodes() []coordinator.Node {
 	here := coordinator.Node{
-		Name: n.id, Cores: n.config.Cores, MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs, Excludes: n.gpus.Excludes, Agent: n.agent,
+		Name: n.id, Cores: n.config.Cores, MemoryBytes: n.memory(), GPUs: n.gpus.GPUs, Excludes: n.gpus.Excludes, Agent: n.agent,
 		GFLOPs: math.Float64frombits(n.speed.Load()),
 	}
 	all := []coordinator.Node{here}

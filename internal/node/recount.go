@@ -28,7 +28,7 @@ func (n *node) recount(j *cluster.Job, r api.ResumeRequest) (*spec.Spec, error) 
 		return nil, err
 	}
 	changed, problems := s.Recount(spec.Counts{Stages: r.Stages, Pipelines: r.Pipelines}, spec.Facts{
-		Cores: len(n.config.Cores), MemoryBytes: spec.HostMemory(), GPUs: n.gpus.GPUs(), NoGPU: n.noGPU(),
+		Cores: len(n.config.Cores), MemoryBytes: n.memory(), Hosts: n.hosts(), GPUs: n.gpus.GPUs(), NoGPU: n.noGPU(),
 	})
 	if len(problems) == 0 {
 		return changed, nil

@@ -290,7 +290,7 @@ func (j Job) fitted(nodes []Node) (Job, bool) {
 		return j, false // until a node comes back, or has what the job reads
 	}
 	slices.SortStableFunc(idle, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(b.All.Cores, a.All.Cores), cmp.Compare(b.All.Bytes, a.All.Bytes), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(j.short(&a), j.short(&b)), cmp.Compare(b.All.Cores, a.All.Cores), cmp.Compare(b.All.Bytes, a.All.Bytes), cmp.Compare(a.Name, b.Name))
 	})
 	for _, n := range idle {
 		whole := j
@@ -300,6 +300,14 @@ func (j Job) fitted(nodes []Node) (Job, bool) {
 		}
 	}
 	return j, false
+}
+
+// short is 1 where a node has less memory than all stages take, else 0.
+func (j *Job) short(n *Node) int {
+	if n.All.Bytes > 0 && j.bytes() > n.All.Bytes {
+		return 1
+	}
+	return 0
 }
 
 // Text says for people why a job waits in a cluster of several nodes.

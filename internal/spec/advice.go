@@ -39,7 +39,7 @@ func (x *resolver) refuseShort(j *job.Job, memory []tuner.Memory, short *tuner.S
 	x.refuse("model", near, "%smodel: its %s parameters take %s of memory in %s: weights %s, gradients %s, optimizer %s, activations %s, averaging %s, messages, commits and the process %s%s; %s; %s",
 		first, words.Number(float64(x.Model.Weights())), words.Bytes(short.Need), words.Count(int(j.Pipelines), "pipeline"), words.Bytes(m.Weights),
 		words.Bytes(m.Gradients), words.Bytes(m.State), words.Bytes(m.Activations), words.Bytes(m.Center),
-		words.Bytes(m.Boundaries+m.Host), largest, x.host(), advice)
+		words.Bytes(m.Boundaries+m.Host), largest, x.host()+x.whyUnplaced(memory, short), advice)
 }
 
 // WouldFit says which changes of a job of known counts, whose stages do not fit their memory, would make them fit: of each key the

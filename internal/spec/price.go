@@ -4,6 +4,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 // assumedFLOPs is how many floating-point operations of products a core does in a second, where nobody has measured a job. Placement weighs stages and links
@@ -51,10 +52,13 @@ func (s *Spec) Price() (c schedule.Costs, measured, ok bool) {
 }
 
 // StageBytes is, of each stage, the memory of its host that it takes, as predicted; nil while the job is open, or where it cannot be told.
-func (s *Spec) StageBytes() (all []int64) {
-	for _, m := range s.Memory() {
+func (s *Spec) StageBytes() (all []int64) { return inHost(&s.Job, s.Memory()) }
+
+// inHost is what each stage takes of the memory of its host.
+func inHost(j *job.Job, memory []tuner.Memory) (all []int64) {
+	for _, m := range memory {
 		bytes := m.Total()
-		if s.Job.Devices.OwnMemory() { // that of emulated devices holds no values
+		if j.Devices.OwnMemory() { // that of emulated devices holds no values
 			bytes -= m.OnDevice()
 		}
 		all = append(all, bytes)

@@ -29,6 +29,10 @@ type Facts struct {
 	UserPlan    schedule.Plan // that the user wrote; nil: one is generated
 	GPUs        []gpu.GPU     // of the node, the sick ones too
 	NoGPU       string        // why this program can use none, whichever there are; empty: it can
+	// Hosts are the nodes that stages may lie on, this one among them; fewer than two: this one alone.
+	Hosts []Host
+
+	alone string // why only this node counts, of several
 }
 
 // Resolution is a job with its automatic values decided. Those that a tuning is to choose stay open without its report.
@@ -55,6 +59,10 @@ func Resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Prob
 // resolve resolves a job of a kind of device that is decided.
 func resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Problems) {
 	x := &resolver{Facts: f, Resolution: &Resolution{Job: *j}}
+	if x.Job.Open() && x.spreads() {
+		x.alone = "; a job whose counts are measured is tuned on one node: `tuning: rules`, or to give " + strings.Join(x.Job.OpenKeys(), ", ") +
+			", has it judged by all nodes"
+	}
 	switch {
 	case r == nil:
 	case r.Ruled != "":
@@ -169,7 +177,7 @@ func parameters(m *model.Model) (all, trained float64) {
 // checkSize refuses a model whose weights, gradients and optimizer state alone, of one pipeline, are more than the host has, or the GPUs, and steps
 // that nobody waits for, which are also those whose sizes an integer may not hold.
 func (x *resolver) checkSize() bool {
-	most, where := x.MemoryBytes, x.host()
+	most, where := x.hostBytes(), x.host()
 	if g := x.Job.Devices.GPU; x.Job.Devices.Kind == job.KindGPU {
 		most = int64(g.Count) * int64(g.Memory)
 		where = fmt.Sprintf("the job's %s have %s for it", words.Count(int(g.Count), "GPU"), words.Bytes(most))
@@ -197,11 +205,6 @@ func (x *resolver) checkSize() bool {
 	return false
 }
 
-// host says what this node gives to jobs.
-func (x *resolver) host() string {
-	return fmt.Sprintf("this node has %s for jobs", words.Bytes(x.MemoryBytes))
-}
-
 // cutOnce finds how many stages lie on each device, and takes the counts of a plan that the user wrote. It reports whether the counts
 // can be resolved.
 func (x *resolver) cutOnce() bool {
@@ -222,8 +225,8 @@ func (x *resolver) cutOnce() bool {
 		}
 		x.Job.Chunks = job.Count(chunks)
 	}
-	if x.Job.Center.Replicas > 1 {
-		x.warn("center.replicas is %d and the cluster has 1 node: there is 1 copy of each shard", x.Job.Center.Replicas)
+	if n := max(1, len(x.Hosts)); x.Job.Center.Replicas > n {
+		x.warn("center.replicas is %d and the cluster has %s: there %s of each shard", x.Job.Center.Replicas, words.Count(n, "node"), copies(n))
 	}
 	layers, stages, chunks := len(x.Model.Layers), int(x.Job.Stages), max(1, int(x.Job.Chunks))
 	most := layers / chunks
@@ -362,9 +365,13 @@ func (x *resolver) adopt(a *arrangement, recomputeOpen bool) {
 	if x.Job.Devices.Kind == job.KindGPU {
 		x.because(a.whyMemory())
 	}
-	if need := int(x.Job.Stages) * int(x.Job.Devices.CPU.Threads); need > x.Cores && !x.Job.Devices.OwnMemory() { // devices that compute elsewhere
-		x.warn("the job computes on %d cores (%s of %s) and the node has %d: they are shared, so it runs slower than it could",
-			need, words.Count(int(x.Job.Stages), "stage"), words.Count(int(x.Job.Devices.CPU.Threads), "thread"), x.Cores)
+	if need := int(x.Job.Stages) * int(x.Job.Devices.CPU.Threads); need > x.cores() && !x.Job.Devices.OwnMemory() { // devices that compute elsewhere
+		node := "node has"
+		if x.spreads() {
+			node = "nodes have"
+		}
+		x.warn("the job computes on %d cores (%s of %s) and the %s %d: they are shared, so it runs slower than it could",
+			need, words.Count(int(x.Job.Stages), "stage"), words.Count(int(x.Job.Devices.CPU.Threads), "thread"), node, x.cores())
 	}
 }
 
