@@ -121,10 +121,10 @@ func (w *where) client() (*api.Client, *remoteContext, *api.Remote, error) {
 // sayAge says once that what is shown is old.
 func (c *call) sayAge() {
 	said := false
-	c.client.OnAge(func(age time.Duration) {
+	c.client.OnAge(func(age time.Duration, why string) {
 		if !said {
 			said = true
-			fmt.Fprintf(c.messages, "no node leads: this is as of %v ago\n", max(age, time.Millisecond).Round(time.Millisecond)) //nolint:errcheck // for show
+			fmt.Fprintf(c.messages, "%s: this is as of %v ago\n", cmp.Or(why, "no node leads"), max(age, time.Millisecond).Round(time.Millisecond)) //nolint:errcheck // for show
 		}
 	})
 }

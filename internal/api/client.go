@@ -36,11 +36,11 @@ func NewClient(socket string) *Client { return &Client{unix: unixhttp.New(socket
 // OnSlow sets what is called of each request that has waited some seconds for an answer, and goes on waiting. It comes before requests.
 func (c *Client) OnSlow(say func()) { c.unix.OnSlow = say }
 
-// OnAge sets what is called of each answer that is old, because no node leads. It comes before requests.
-func (c *Client) OnAge(say func(age time.Duration)) {
+// OnAge sets what is called of each answer that is old, because no node leads, and why none does. It comes before requests.
+func (c *Client) OnAge(say func(age time.Duration, why string)) {
 	c.unix.OnHeader = func(h http.Header) {
 		if age, err := strconv.ParseFloat(h.Get(HeaderAge), 64); err == nil {
-			say(time.Duration(age * float64(time.Second)))
+			say(time.Duration(age*float64(time.Second)), h.Get(HeaderLeaderless))
 		}
 	}
 }

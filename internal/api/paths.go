@@ -33,6 +33,8 @@ const (
 	HeaderRequest = "Avgpipe-Request"
 	// HeaderAge says that no node leads: how old what is answered is, in seconds. What has happened since is not in it.
 	HeaderAge = "Avgpipe-Age"
+	// HeaderLeaderless says why no node leads, as far as the node that answers knows.
+	HeaderLeaderless = "Avgpipe-Leaderless"
 )
 
 // VersionInfo says which program a daemon is.

@@ -152,12 +152,22 @@ func (l *List) keep(ctx context.Context) {
 func (l *List) refresh() {
 	peers := l.config.Peers()
 	l.transport.refresh(peers)
+	fresh := map[string]bool{}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	maps.DeleteFunc(l.known, func(name string, _ *record) bool { return peers[name] == "" })
 	for name, address := range peers {
 		if name != l.config.Name {
+			fresh[name] = l.known[name] == nil
 			l.record(name).Address = address
+		}
+	}
+	l.mu.Unlock()
+	if l.gossip == nil { // it begins
+		return
+	}
+	for _, n := range l.gossip.Members() {
+		if fresh[n.Name] { // the library knew it before it was a member: it was removed and has joined again, and will tell no event
+			l.change(n, Alive)
 		}
 	}
 }

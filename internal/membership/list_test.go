@@ -174,6 +174,10 @@ func TestNodesSeeEachOtherOverOnePort(t *testing.T) {
 		_, there := all[0].list.Members()["n4"]
 		return !there
 	})
+	c.mu.Lock()
+	c.peers["n4"] = all[3].mux.Addr().String()
+	c.mu.Unlock()
+	c.until(t, "n4 is back after it was removed", func() bool { return sees(all[:2], "n4", membership.Alive) })
 }
 
 func TestForeignDatagramsAreDroppedAndCounted(t *testing.T) {

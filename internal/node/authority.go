@@ -85,7 +85,7 @@ func memberOf(state, name string, a *pki.Authority) (bool, error) {
 	case !identity.Trusts(a):
 		return false, fmt.Errorf("the state directory %s belongs to a node of another cluster than %s: take the authority of that one, or another directory", state, a.Cluster())
 	case name != "" && name != identity.Name():
-		return false, fmt.Errorf("the state directory %s is that of node %s, the configuration says %s: a node keeps its name", state, identity.Name(), name)
+		return false, renamed(state, identity.Name(), name)
 	}
 	return true, nil
 }

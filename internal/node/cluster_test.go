@@ -214,7 +214,7 @@ func TestWithoutQuorumReadsAreOldAndChangesRefused(t *testing.T) {
 	age := time.Duration(0)
 	client := api.NewClient(nodetest.Socket(all[2].Dir))
 	defer client.Close()
-	client.OnAge(func(a time.Duration) { age = a })
+	client.OnAge(func(a time.Duration, _ string) { age = a })
 	nodetest.Eventually(t, "what is read is old", func() bool {
 		jobs, err := client.Jobs(t.Context())
 		return err == nil && len(jobs) == 1 && age > 0
@@ -226,6 +226,32 @@ func TestWithoutQuorumReadsAreOldAndChangesRefused(t *testing.T) {
 		h.start(t, h.Dir)
 	}
 	leader(t, all)
+}
+
+// TestANodeThatWasRemovedLearnsIt: one that runs, and one that was away.
+func TestANodeThatWasRemovedLearnsIt(t *testing.T) {
+	t.Parallel()
+	all := form(t, 4)
+	lead, others := leader(t, all)
+	running, away := others[0], others[1]
+	away.Stop(t)
+	for _, h := range []*host{running, away} {
+		nodetest.Eventually(t, h.name+" is removed", func() bool {
+			nodes, err := lead.Client.RemoveNode(t.Context(), h.name, true)
+			return err == nil && !slices.ContainsFunc(nodes, func(n api.NodeStatus) bool { return n.ID == h.name })
+		})
+	}
+	away.start(t, away.Dir)
+	for h, says := range map[*host]string{running: "node " + running.name + " was removed from the cluster", away: "the certificate of node " + away.name + " is refused by "} {
+		client := api.NewClient(nodetest.Socket(h.Dir))
+		defer client.Close()
+		why := ""
+		client.OnAge(func(_ time.Duration, text string) { why = text })
+		nodetest.Eventually(t, h.name+" knows it", func() bool {
+			_, err := client.Nodes(t.Context())
+			return err == nil && strings.Contains(why, says)
+		})
+	}
 }
 
 func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {

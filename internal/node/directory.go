@@ -116,7 +116,7 @@ func (m *member) agent(name string, term func() uint64) *remote.Client {
 			if err != nil {
 				return nil, err
 			}
-			return m.identity.Dial(ctx, mux.ProtocolAgent, name, known.Address)
+			return m.dial(ctx, mux.ProtocolAgent, name, known.Address)
 		}})
 		m.agents[name] = a
 	}

@@ -71,7 +71,7 @@ func (n *node) keepGossip(ctx context.Context) error {
 			if err != nil {
 				return nil, err
 			}
-			return m.identity.Dial(ctx, mux.ProtocolGossip, name, known.Address)
+			return m.dial(ctx, mux.ProtocolGossip, name, known.Address)
 		},
 		Peers: func() map[string]string {
 			peers := map[string]string{}

@@ -36,6 +36,7 @@ type member struct {
 	gossip    *gossip
 	advertise string
 	raft      atomic.Pointer[raftlog.Log]
+	refused   refusals
 
 	mu      sync.Mutex
 	clients map[string]*client        // by node
@@ -64,6 +65,9 @@ func openMember(ctx context.Context, c Config, book *audit.Log) (*member, error)
 	identity, err := pki.Open(pkiDir(c.StateDir))
 	if err != nil {
 		return nil, err
+	}
+	if c.NodeID != "" && c.NodeID != identity.Name() {
+		return nil, renamed(c.StateDir, identity.Name(), c.NodeID)
 	}
 	m := &member{dir: pkiDir(c.StateDir), identity: identity, clients: map[string]*client{}, agents: map[string]*remote.Client{}}
 	m.mux, err = mux.Listen(ctx, c.Listen, mux.Config{TLS: identity.ServerTLS(), Log: c.Log, OnRefused: func(from net.Addr, err error) {
@@ -119,7 +123,7 @@ func (m *member) configure(c *raftlog.Config, log *zap.Logger) {
 	}
 	c.Joins = !m.begun()
 	c.Transport = raftlog.NewTransport(m.mux.Listener(mux.ProtocolRaft), m.advertise, func(ctx context.Context, address string) (net.Conn, error) {
-		return m.identity.Dial(ctx, mux.ProtocolRaft, m.nameAt(address), address)
+		return m.dial(ctx, mux.ProtocolRaft, m.nameAt(address), address)
 	}, log)
 }
 
@@ -172,7 +176,7 @@ func (m *member) to(name string) (*client, error) {
 		return func(ctx context.Context, _, _ string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 			defer cancel()
-			conn, err := m.identity.Dial(ctx, protocol, name, c.address)
+			conn, err := m.dial(ctx, protocol, name, c.address)
 			if err != nil {
 				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: err}
 			}
@@ -196,7 +200,7 @@ func (n *node) Leads() bool { return n.leads.Load() }
 
 // Leader implements server.Cluster.
 func (n *node) Leader(ctx context.Context) (server.Leader, error) {
-	why := errors.New("no node leads")
+	why := n.leaderless()
 	for {
 		switch name := n.raft.Leader(); {
 		case n.Leads():

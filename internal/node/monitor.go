@@ -32,7 +32,7 @@ func (n *node) Ready(ctx context.Context) []server.Check {
 	case n.raft.IsLeader():
 		checks = append(checks, server.Check{Name: "coordinator", Err: errors.New("this node has begun to lead, and asks the others what runs there")})
 	default:
-		checks = append(checks, server.Check{Name: "leader", Err: contactError(n.raft.Leader(), n.raft.Age())})
+		checks = append(checks, server.Check{Name: "leader", Err: n.contact()})
 	}
 	return append(checks, server.Check{Name: "socket", Err: n.answers(ctx)})
 }
@@ -59,11 +59,18 @@ func tickError(tick time.Time, runs time.Duration, now time.Time) error {
 	return nil
 }
 
+// contact says why a node that does not lead is not ready.
+func (n *node) contact() error {
+	leader, age := n.raft.Leader(), n.raft.Age()
+	if leader == "" {
+		return fmt.Errorf("%w; the state here is as of %v ago", n.leaderless(), age.Round(time.Millisecond))
+	}
+	return contactError(leader, age)
+}
+
 // contactError says why a node that heard of the leader so long ago is not ready.
 func contactError(leader string, age time.Duration) error {
 	switch {
-	case leader == "":
-		return fmt.Errorf("no node leads; the state here is as of %v ago", age.Round(time.Millisecond))
 	case age > contactBound:
 		return fmt.Errorf("node %s leads, and was last heard of %v ago", leader, age.Round(time.Millisecond))
 	}

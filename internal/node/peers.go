@@ -63,10 +63,12 @@ func (n *node) serveMembers(ctx context.Context, group *errgroup.Group) {
 		return server.ServeHandler(ctx, m.Listener(mux.ProtocolAgent), agents, withNode, n.log)
 	})
 	group.Go(func() error { return n.keepGossip(ctx) })
-	group.Go(func() error {
-		n.tellSelf(ctx)
-		return nil
-	})
+	for _, part := range []func(context.Context){n.tellSelf, n.watchStanding} {
+		group.Go(func() error {
+			part(ctx)
+			return nil
+		})
+	}
 }
 
 type askerKey struct{}

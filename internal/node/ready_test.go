@@ -31,7 +31,6 @@ func TestContactErrorSaysWhatIsKnownOfTheLeader(t *testing.T) {
 		want   string // "" for ready
 	}{
 		{"n1", contactBound, ""},
-		{"", time.Second, "no node leads; the state here is as of 1s ago"},
 		{"n1", contactBound + time.Second, "node n1 leads, and was last heard of 6s ago"},
 	} {
 		err := contactError(c.leader, c.age)

@@ -75,10 +75,14 @@ func readIdentity(state, wanted string) (id identity, kept bool, err error) {
 	case err != nil:
 		return id, false, fmt.Errorf("%w; restore it from a backup, or let avgpiped recover write it again", err)
 	case wanted != "" && wanted != id.Node:
-		return id, false, &KeyError{"node", fmt.Errorf("the state directory %s says that this node is %q, the configuration says %q: a node keeps its name",
-			state, id.Node, wanted)}
+		return id, false, renamed(state, id.Node, wanted)
 	}
 	return id, true, nil
+}
+
+// renamed refuses a configuration that gives a node another name.
+func renamed(state, name, wanted string) error {
+	return &KeyError{"node", fmt.Errorf("the state directory %s says that this node is %q, the configuration says %q: a node keeps its name", state, name, wanted)}
 }
 
 // newIdentity names a node.

@@ -48,13 +48,19 @@ func check(c *x509.Certificate, authority []*x509.Certificate, use x509.ExtKeyUs
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+// Refused reports whether an error of a connection is that the other end refuses this one's certificate.
+func Refused(err error) bool { return err != nil && strings.Contains(err.Error(), refusedText) }
+
+// refusedText is what crypto/tls says then; it has no type for it.
+const refusedText = "remote error: tls: bad certificate"
+
 // Explain says what an error of a connection means where TLS only has an alert of the other end. Other errors stay as they are.
 func Explain(err error) error {
 	if err == nil {
 		return nil
 	}
 	for _, m := range []struct{ text, means string }{ // crypto/tls has no types for them
-		{"remote error: tls: bad certificate", "the other end refuses this certificate: it is of a node that was removed, of another cluster, or for something else; its audit log says which"},
+		{refusedText, "the other end refuses this certificate: it is of a node that was removed, of another cluster, or for something else; its audit log says which"},
 		{"remote error: tls: certificate required", "the other end wants a certificate of its cluster"},
 		{"remote error: tls: no application protocol", "the other end does not speak this protocol: it is no node of a cluster, or one of another version"},
 		{"remote error: tls: protocol version not supported", "the other end speaks another version of TLS; nodes speak 1.3"},

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -105,6 +106,7 @@ func (h *handler) pass(w http.ResponseWriter, q *http.Request, r route, peer Pee
 		}
 	}
 	if r.stale && q.Context().Err() == nil {
+		w.Header().Set(api.HeaderLeaderless, strings.ReplaceAll(err.Error(), "\n", "; "))
 		w.Header().Set(api.HeaderAge, strconv.FormatFloat(h.cluster.Age().Seconds(), 'f', 3, 64))
 		next.ServeHTTP(w, q)
 		return
