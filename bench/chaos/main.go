@@ -75,7 +75,12 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 		return nil, fmt.Errorf("-measure: -hosts %d; with fewer than 3 nobody leads when one is gone", o.hosts)
 	}
 	if o.measure {
-		return measure(ctx, o)
+		pauses, err := measure(ctx, o)
+		if err != nil {
+			return pauses, err
+		}
+		commits, err := measureCommits(ctx, o)
+		return append(pauses, commits...), err
 	}
 	if o.keep == "" {
 		if o.keep, err = os.MkdirTemp("", "chaos-failed-"); err != nil {

@@ -89,12 +89,13 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
 	}
+	decided := time.Since(a.heard)
 	if kept == nil { // else the copy may name what would be moved away
 		a.collect(ctx, round, digestsOf(a.Committed))
 	}
 	a.Counts.Commits.Add(1)
 	took := time.Duration(0)
-	fields := []zap.Field{zap.Uint64("round", round), zap.Uint64("samples", m.SamplesSeen)}
+	fields := []zap.Field{zap.Uint64("round", round), zap.Uint64("samples", m.SamplesSeen), zap.Duration("since_verified", decided)}
 	if !a.reached.IsZero() { // a status told of it
 		took = time.Since(a.reached)
 		fields = append(fields, zap.Duration("took", took))

@@ -96,10 +96,11 @@ func (c *Coordinator) copyShard(o *observed, s stored, of *copies, nodes []Node,
 	ref := cluster.ShardRef{Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Frozen: s.Frozen.Digest, FrozenBytes: s.Frozen.Bytes}
 	c.start(id, false, func(ctx context.Context) (func(*observed), error) {
 		err := c.fetch(ctx, to, id, ref, from)
-		return func(*observed) {
+		at := time.Now()
+		return func(o *observed) {
 			of.busy = slices.DeleteFunc(of.busy, func(name string) bool { return name == to.Name })
 			if err == nil {
-				of.have = append(of.have, to.Name)
+				of.have, o.heard = append(of.have, to.Name), at
 				return
 			}
 			of.fault, of.tried[to.Name] = fmt.Sprintf("node %s could not copy it: %v", to.Name, err), time.Now().Add(copyPause)

@@ -27,6 +27,7 @@ type generation struct {
 	shards  map[uint64]map[int]stored // by round and stage
 	copies  map[shard.Digest]*copies  // of the shards of the pending round
 	wholeAt time.Time                 // when all of those had been reported; zero: not yet
+	heard   time.Time                 // of the last of those, or of its copies
 	posted  uint64                    // the round that all have accepted to commit
 	stopAt  uint64                    // the round where they were told to end
 	refused map[uint64]uint64         // by round: the earliest one that was offered instead
@@ -133,6 +134,7 @@ func (o *observed) take(w *worker, e agent.Event, now time.Time) {
 			o.shards[e.Worker.Round] = map[int]stored{}
 		}
 		o.shards[e.Worker.Round][e.Worker.Shard.Stage] = stored{*e.Worker.Shard, w.process.Node}
+		o.heard = time.Now()
 	case e.Worker != nil:
 		w.takeEvent(e.Worker)
 		o.status = joined(o.workers)

@@ -16,7 +16,7 @@ func waiting(s api.JobStatus) bool { return s.State == api.Waiting }
 func TestAFullDiskHoldsTheJobAndItsCoresGoToOthers(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
-	id := d.Submit(t, nodetest.Job(t, d.Dir, "full-at-200", 1000))
+	id := d.Submit(t, nodetest.Job(t, d.Dir, "full-at-600", 1000))
 	s := d.Until(t, id, "waits", waiting)
 	for _, word := range []string{"no space on " + control.ShardDir(d.Dir+"/jobs/"+id), "1.15 EB needed", "is the last committed one"} {
 		if !strings.Contains(s.Reason, word) {

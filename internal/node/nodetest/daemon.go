@@ -47,7 +47,7 @@ var programs = map[string]func(last string) int{
 		defer stop()
 		c := Config(dir, os.Stderr)
 		if len(os.Args) > 3 {
-			c.Listen = os.Args[2]
+			c.Listen, c.NodeID = os.Args[2], "" // the name that it joined with
 		}
 		return ended("daemon", node.Run(ctx, c))
 	},
