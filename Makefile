@@ -264,7 +264,7 @@ chaos-local: ## random faults on one node, 10 minutes (TRIALS=300, SEED=the firs
 	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
 
 .PHONY: bench-cluster
-bench-cluster: ## how long training pauses when a worker, a host or the leader of a cluster is killed, as root, 2 minutes (HOSTS=3)
+bench-cluster: ## how long training pauses when a worker, a host or the leader of a cluster is killed, and what commits cost, as root, 5 minutes (HOSTS=3)
 	@$(MAKE) --no-print-directory test-deps build >&2
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -measure -avgpiped $(BIN)/avgpiped -hosts $(HOSTS)

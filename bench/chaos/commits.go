@@ -20,9 +20,9 @@ import (
 )
 
 // committing is how long a job is looked at that commits again and again.
-const committing = 30 * time.Second
+const committing = time.Minute
 
-// steady is a job on two hosts that does not end, and has about half of the time a commit in flight: a round is some 90 MB, with two copies of each shard.
+// steady is a job on two hosts that does not end, and commits often: a round is some 90 MB, with two copies of each shard.
 const steady = `version: 1
 name: steady
 model: {family: gpt2, config: {n_layer: 4, n_head: 4, n_embd: 256, n_positions: 64, vocab_size: 256}}
@@ -33,7 +33,7 @@ stages: 2
 pipelines: 2
 micro_batches: 2
 schedule: 1f1b
-center: {commit_every: 20, replicas: 2}
+center: {commit_every: 10, replicas: 2}
 devices: DEVICES
 placement: spread
 `
@@ -45,7 +45,7 @@ var steadyDevices = []struct{ name, devices string }{
 	{"cores that hashes and copies need too", "{kind: cpu, cpu: {count: 2, threads: 1}}"},
 }
 
-// progress is how far a worker was at a time.
+// progress is a step that a worker has done, and when it was first seen to have.
 type progress struct {
 	at   time.Time
 	step float64
@@ -119,7 +119,7 @@ func (w *testbed) commits(ctx context.Context, name, devices string) (figures []
 	}, nil
 }
 
-// follow asks the worker of the first stage for a time how far it is.
+// follow asks the worker of the first stage for a time how far it is, and notes its steps.
 func (w *testbed) follow(ctx context.Context, j *trialJob, lasts time.Duration) (seen []progress) {
 	i := slices.IndexFunc(w.hosts, func(h *host) bool { return len(h.processes(asWorker)) > 0 })
 	if i < 0 {
@@ -129,10 +129,10 @@ func (w *testbed) follow(ctx context.Context, j *trialJob, lasts time.Duration) 
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	})
 	defer c.Close()
-	for end := time.Now().Add(lasts); ctx.Err() == nil && time.Now().Before(end); rig.Pause(ctx, 20*time.Millisecond) {
-		before := time.Now()
-		if s, err := c.Status(ctx); err == nil {
-			seen = append(seen, progress{before.Add(time.Since(before) / 2), float64(s.Progress.Step)})
+	for end := time.Now().Add(lasts); ctx.Err() == nil && time.Now().Before(end); rig.Pause(ctx, 10*time.Millisecond) {
+		s, err := c.Status(ctx)
+		if step := float64(s.Progress.Step); err == nil && (len(seen) == 0 || step > seen[len(seen)-1].step) {
+			seen = append(seen, progress{time.Now(), step})
 		}
 	}
 	return seen
@@ -197,7 +197,7 @@ func (p *progressed) add(seen []progress, from, to time.Time) {
 	}
 }
 
-// stepAt is how far training was at a time, between the two looks around it.
+// stepAt is how far training was at a time, between the two steps around it.
 func stepAt(seen []progress, at time.Time) (step float64, ok bool) {
 	i := sort.Search(len(seen), func(i int) bool { return seen[i].at.After(at) })
 	if i == 0 || i == len(seen) {

@@ -30,6 +30,7 @@ type options struct {
 	inside   bool
 	hosts    int
 	measure  bool
+	parts    string
 }
 
 func main() {
@@ -43,7 +44,8 @@ func main() {
 	flag.BoolVar(&o.whole, "whole", false, "fail at once when a fault would have to be skipped")
 	flag.BoolVar(&o.verbose, "v", false, "print what happens in each trial")
 	flag.IntVar(&o.hosts, "hosts", 1, "how many hosts a trial has; several need root")
-	flag.BoolVar(&o.measure, "measure", false, "measure pauses on several hosts in place of trials")
+	flag.BoolVar(&o.measure, "measure", false, "measure several hosts in place of trials")
+	flag.StringVar(&o.parts, "parts", "pauses,commits", "what to measure: pauses after faults, and what commits cost")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
 	report.Main("chaos", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o) })
 }
@@ -75,12 +77,10 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 		return nil, fmt.Errorf("-measure: -hosts %d; with fewer than 3 nobody leads when one is gone", o.hosts)
 	}
 	if o.measure {
-		pauses, err := measure(ctx, o)
-		if err != nil {
-			return pauses, err
-		}
-		commits, err := measureCommits(ctx, o)
-		return append(pauses, commits...), err
+		return report.Parts(ctx, o.parts,
+			report.Part{Name: "pauses", Measure: func(ctx context.Context) ([]report.Figure, error) { return measure(ctx, o) }},
+			report.Part{Name: "commits", Measure: func(ctx context.Context) ([]report.Figure, error) { return measureCommits(ctx, o) }},
+		)
 	}
 	if o.keep == "" {
 		if o.keep, err = os.MkdirTemp("", "chaos-failed-"); err != nil {

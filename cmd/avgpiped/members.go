@@ -38,6 +38,14 @@ func (c *config) reachable() (string, error) {
 	return at, nil
 }
 
+// warnOfLoopback says it where only this host reaches an address.
+func warnOfLoopback(cmd *cobra.Command, at string) {
+	host, _, _ := net.SplitHostPort(at) // reachable has seen that it is HOST:PORT
+	if host == "localhost" || net.ParseIP(host).IsLoopback() {
+		cmd.PrintErrf("Warning: only this host reaches %s: where nodes of other hosts are to join, set listen, or advertise, to an address that they reach, before the daemon starts.\n", at)
+	}
+}
+
 func newInitCommand() *cobra.Command {
 	var path, authority string
 	var others []string
@@ -86,6 +94,7 @@ Exit codes:
 			if err != nil {
 				return c.explain(err)
 			}
+			warnOfLoopback(cmd, address)
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), `cluster %s: %s is that of its first node, at %s.
 Next: start the daemon here; then, for each other host, avgpiped token here, and there
 avgpiped join %s --token TOKEN --config FILE.
@@ -170,6 +179,7 @@ func (o *joinOptions) join(cmd *cobra.Command, addresses []string) error {
 	if err != nil {
 		return c.explain(err)
 	}
+	warnOfLoopback(cmd, advertise)
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "cluster %s: %s is that of a node, at %s.\nNext: start the daemon here; avgpipectl nodes then lists it.\n", id, c.StateDir, advertise)
 	return err
 }
