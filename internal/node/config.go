@@ -77,6 +77,8 @@ type Config struct {
 	Version string
 	// Log is the daemon's log. Required.
 	Log *zap.Logger
+	// Processes are those of jobs. Nil: the operating system's.
+	Processes agent.Processes
 	// OnReady is called when the API answers. Nil: nobody waits for it.
 	OnReady func()
 }

@@ -49,6 +49,8 @@ const firstPID = 1 << 30
 // Processes are goroutines that run the fake worker and the fake tuning. Nothing in them waits for anything outside of a bubble of
 // package synctest.
 type Processes struct {
+	pace time.Duration // of a worker's round
+
 	mu      sync.Mutex
 	running map[process.ID]*fakeProcess
 	started int
@@ -93,15 +95,22 @@ func (pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"}
 
 // NewProcesses returns none. They are killed when the test ends.
 func NewProcesses(t *testing.T) *Processes {
-	p := &Processes{running: map[process.ID]*fakeProcess{}}
-	t.Cleanup(func() {
-		for id := range p.alive() {
-			if err := p.Kill(id); err != nil {
-				t.Error(err)
-			}
-		}
-	})
+	p := Pretend(RoundTime)
+	t.Cleanup(p.KillAll)
 	return p
+}
+
+// Pretend returns none, for a program that is no test. Workers take so long for a round. The caller kills them.
+func Pretend(round time.Duration) *Processes {
+	return &Processes{pace: round, running: map[process.ID]*fakeProcess{}}
+}
+
+// KillAll kills all that run.
+func (p *Processes) KillAll() {
+	for _, x := range p.alive() {
+		x.kill()
+		<-x.ended
+	}
 }
 
 // Start implements agent.Processes.
@@ -118,7 +127,7 @@ func (p *Processes) Start(what agent.Program) (agent.Started, error) {
 	p.running[s.ID] = x
 	p.mu.Unlock()
 	file, run := what.Command[len(what.Command)-1], func(path string) int {
-		return worker(ctx, path, s.ID.PID, log, func(context.Context, string) (net.Listener, error) { return x.socket, nil })
+		return worker(ctx, path, s.ID.PID, p.pace, log, func(context.Context, string) (net.Listener, error) { return x.socket, nil })
 	}
 	if what.Reports {
 		in, out := net.Pipe()

@@ -31,7 +31,7 @@ import (
 // NeverFree is the bytes that a worker wants whose disk is full: more than any disk has.
 const NeverFree = 1 << 60
 
-// RoundTime is how long the fake trainer takes for a round.
+// RoundTime is how long the fake trainer takes for a round, unless Processes say otherwise.
 const RoundTime = 2 * time.Millisecond
 
 // lateTrouble is the earliest round of trouble before which the fake trainer waits for commits. It waits at half of it.
@@ -67,6 +67,7 @@ type trainer struct {
 	events *control.EventLog
 	log    io.Writer
 	end    context.CancelFunc
+	pace   time.Duration // of a round
 
 	mu     sync.Mutex
 	round  uint64
@@ -78,11 +79,11 @@ type trainer struct {
 
 // Worker is the program of a fake worker: it returns its exit code.
 func Worker(assignment string) int {
-	return worker(context.Background(), assignment, os.Getpid(), os.Stderr, control.Listen)
+	return worker(context.Background(), assignment, os.Getpid(), RoundTime, os.Stderr, control.Listen)
 }
 
-// worker is Worker until ctx ends, with a socket that listen makes.
-func worker(ctx context.Context, path string, pid int, log io.Writer, listen func(context.Context, string) (net.Listener, error)) int {
+// worker is Worker until ctx ends, with a socket that listen makes, and rounds that take so long.
+func worker(ctx context.Context, path string, pid int, pace time.Duration, log io.Writer, listen func(context.Context, string) (net.Listener, error)) int {
 	a, err := control.ReadAssignment(path)
 	if err != nil {
 		fmt.Fprintln(log, "fake worker:", err) //nolint:errcheck // only a log
@@ -95,7 +96,7 @@ func worker(ctx context.Context, path string, pid int, log io.Writer, listen fun
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t := &trainer{
-		a: a, pid: pid, log: log, end: func() { cancel(nil) }, wanted: map[uint64]bool{}, final: a.Spec.Budget.Steps / uint64(a.Spec.Job.Averaging.Tau),
+		a: a, pid: pid, pace: pace, log: log, end: func() { cancel(nil) }, wanted: map[uint64]bool{}, final: a.Spec.Budget.Steps / uint64(a.Spec.Job.Averaging.Tau),
 		events: control.NewEventLog(a.Generation),
 	}
 	socket, err := listen(ctx, control.SocketPath(a.Dir))
@@ -162,7 +163,7 @@ func (t *trainer) train(ctx context.Context) int {
 		return t.fail(err, false)
 	}
 	t.events.Append(control.Event{Kind: control.Started})
-	ticker := time.NewTicker(RoundTime)
+	ticker := time.NewTicker(t.pace)
 	defer ticker.Stop()
 	kind, at := t.trouble()
 	for {
@@ -246,7 +247,7 @@ func (t *trainer) meta(round uint64) control.RoundMeta {
 		from, before = r.Round, r.SamplesSeen
 	}
 	return control.RoundMeta{
-		ElapsedS: float64(round) * RoundTime.Seconds(), Loss: &loss, EvalLoss: &loss, EvalRound: round, InitialLoss: &initial,
+		ElapsedS: float64(round) * t.pace.Seconds(), Loss: &loss, EvalLoss: &loss, EvalRound: round, InitialLoss: &initial,
 		SamplesSeen: before + (round-from)*uint64(t.a.Spec.Job.Averaging.Tau)*uint64(t.a.Spec.Job.Train.Batch)*uint64(t.a.Spec.Job.Pipelines), DataDigest: "fake", Budget: t.a.Spec.Budget,
 	}
 }
@@ -268,7 +269,7 @@ func (t *trainer) Status() control.Status {
 		Loss: m.Loss, EvalLoss: m.EvalLoss, EvalRound: m.EvalRound, InitialLoss: m.InitialLoss, SamplesSeen: m.SamplesSeen,
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
-	batch := RoundTime.Seconds()
+	batch := t.pace.Seconds()
 	if kind, at := t.trouble(); kind == "slow" && t.round >= at {
 		batch *= 2
 	}
