@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -96,7 +95,8 @@ func (s *State) Node(name string) (*Node, error) {
 
 // Nodes are the members, by name. A node that is alone has none.
 func (s *State) Nodes() []*Node {
-	return slices.SortedFunc(maps.Values(s.nodes), func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
+	_, nodes := s.sorted()
+	return slices.Clip(nodes)
 }
 
 // Tokens are those that are remembered, by hash.

@@ -23,7 +23,7 @@ func (s *State) Restored(backup *State) (*State, error) {
 	}
 	next := *s
 	next.NextJob = max(s.NextJob, backup.NextJob)
-	next.jobs = maps.Clone(backup.jobs)
+	next.jobs, next.order = maps.Clone(backup.jobs), &order{}
 	for id, j := range next.jobs {
 		if now := s.jobs[id]; now != nil && now.Generation > j.Generation {
 			raised := *j

@@ -73,6 +73,7 @@ func ReadState(r io.Reader) (*State, error) {
 	if err := s.readCluster(&b); err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
 	}
+	s.order = &order{}
 	return s, nil
 }
 

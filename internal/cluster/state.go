@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -94,6 +95,34 @@ type State struct {
 	authority *Authority        // nil: the node is alone
 	nodes     map[string]*Node  // by name
 	tokens    map[string]*Token // by hash
+
+	order *order // nil while the state is made
+}
+
+// order holds what is sorted once for all that read a state.
+type order struct {
+	once  sync.Once
+	jobs  []*Job
+	nodes []*Node
+}
+
+// sorted returns the jobs and nodes in order.
+func (s *State) sorted() ([]*Job, []*Node) {
+	if s.order == nil { // it is being made
+		return s.sort()
+	}
+	s.order.once.Do(func() { s.order.jobs, s.order.nodes = s.sort() })
+	return s.order.jobs, s.order.nodes
+}
+
+func (s *State) sort() ([]*Job, []*Node) {
+	jobs := slices.SortedFunc(maps.Values(s.jobs), func(a, b *Job) int {
+		if c := cmp.Compare(len(a.ID), len(b.ID)); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.ID, b.ID)
+	})
+	return jobs, slices.SortedFunc(maps.Values(s.nodes), func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // NewState is the state before the first command.
@@ -110,14 +139,10 @@ func (s *State) Job(id string) (*Job, error) {
 	return j, nil
 }
 
-// Jobs are all jobs, in the order of submission.
+// Jobs are all jobs, in the order of submission. The slice is shared as well.
 func (s *State) Jobs() []*Job {
-	return slices.SortedFunc(maps.Values(s.jobs), func(a, b *Job) int {
-		if c := cmp.Compare(len(a.ID), len(b.ID)); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.ID, b.ID)
-	})
+	jobs, _ := s.sorted()
+	return slices.Clip(jobs)
 }
 
 // Errors that a command may be rejected with; test with errors.Is.
@@ -141,8 +166,9 @@ type Result struct {
 func (s *State) Apply(index uint64, c Command) (*State, Result, error) {
 	next, rejected := *s, *s
 	next.Index, rejected.Index = index, index
-	next.jobs = maps.Clone(s.jobs)
+	next.jobs, next.order = maps.Clone(s.jobs), nil
 	id, err := c.apply(&next)
+	next.order = &order{}
 	if err != nil {
 		return &rejected, Result{Index: index, Job: id}, fmt.Errorf("%s: %w", Kind(c), err)
 	}

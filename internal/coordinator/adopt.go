@@ -28,6 +28,7 @@ const (
 func (c *Coordinator) Adopt(ctx context.Context) error {
 	state := c.raft.State()
 	now := time.Now()
+	c.lookAround()
 	for _, j := range state.Jobs() {
 		if !placed(j) {
 			continue
@@ -89,7 +90,7 @@ func (c *Coordinator) sweep(now time.Time) {
 		}
 	}
 	for name := range c.seen {
-		if !slices.ContainsFunc(nodes, func(n Node) bool { return n.Name == name }) {
+		if _, member := c.node(name); !member {
 			delete(c.seen, name)
 		}
 	}

@@ -18,6 +18,8 @@ const (
 	tickEvery = 100 * time.Millisecond // the longest pause between two ticks; most of what matters wakes the coordinator
 	afterFail = time.Second            // until a choice that could not be carried out is made again
 
+	restFactor = 9 // times what a tick took, until the next one: ticks take a tenth of the time at most
+
 	longestTick = time.Second // between two ticks while this process runs; a longer time is one in which it was stopped
 )
 
@@ -32,7 +34,7 @@ type Raft interface {
 // Config configures a Coordinator. All but OnStop and Spare is required.
 type Config struct {
 	// Nodes are those of the cluster as of now, the coordinator's own first, which is always the same: the records of jobs, their logs
-	// and all tunings are there. It is called often and concurrently; what it returns is not changed.
+	// and all tunings are there. It is called once a tick; what it returns is not changed.
 	Nodes  func() []Node
 	Raft   Raft
 	Limits func() Limits
@@ -76,6 +78,7 @@ type Coordinator struct {
 
 	calls     chan func() // for the goroutine of Run: what was observed, how an act ended, what somebody asks for
 	published atomic.Pointer[Published]
+	members   atomic.Pointer[members]
 
 	// Of the goroutine of Run.
 	jobs     map[string]*observed
@@ -100,11 +103,13 @@ var errStopping = errors.New("the daemon is stopping")
 func New(c Config) *Coordinator {
 	background, end := context.WithCancel(context.Background())
 	stopping, stop := context.WithCancel(context.Background())
+	nodes := newMembers(c.Nodes())
 	out := &Coordinator{
-		config: c, raft: c.Raft, here: c.Nodes()[0], log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
+		config: c, raft: c.Raft, here: nodes.all[0], log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
 		calls: make(chan func(), 64), jobs: map[string]*observed{}, seen: map[string]*seen{},
 		ways: links{known: map[[2]string]Link{}, failed: map[[2]string]time.Time{}},
 	}
+	out.members.Store(nodes)
 	out.published.Store(&Published{Jobs: map[string]View{}, FreeCores: len(out.here.Cores)})
 	return out
 }
@@ -132,7 +137,9 @@ func (c *Coordinator) Run(ctx context.Context) {
 	asked := ctx.Done()
 	for {
 		state, changed := c.raft.Changed()
+		began := time.Now()
 		idle := c.tick(state, ctx.Err() != nil) //nolint:contextcheck // what looks at data is bounded by itself
+		took := time.Since(began)
 		for _, done := range c.answered {
 			close(done)
 		}
@@ -153,10 +160,35 @@ func (c *Coordinator) Run(ctx context.Context) {
 		case call := <-c.calls:
 			call()
 		}
-		for range len(c.calls) { // what has come together meanwhile
-			(<-c.calls)()
+		if !c.gather(min(restFactor*took, tickEvery)) {
+			return
 		}
 	}
+}
+
+// gather does what it is called for during a rest, and what has come together then. A tick of many jobs takes a while, and their workers say something all
+// the time: the rest bounds the part of the time that ticks take. It returns false where nothing can be decided any more.
+func (c *Coordinator) gather(rest time.Duration) bool {
+	if rest > 0 {
+		over := time.NewTimer(rest)
+		defer over.Stop()
+		for resting := true; resting; {
+			select {
+			case call := <-c.calls:
+				call()
+			case <-over.C:
+				resting = false
+			case <-c.raft.Failed():
+				return false
+			case <-c.background.Done():
+				return false
+			}
+		}
+	}
+	for range len(c.calls) {
+		(<-c.calls)()
+	}
+	return true
 }
 
 // call has something done by the coordinator's goroutine, unless that has ended.

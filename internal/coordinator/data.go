@@ -43,7 +43,7 @@ func (o *observed) lacking() map[string]placer.Lack {
 // that. One that goes on where it was is not asked: its workers have found everything.
 func (c *Coordinator) looked(o *observed, p placement, now time.Time) bool {
 	known := true
-	if len(c.nodes()) < 2 || len(p) == 0 || placed(o.Job) && sameNodes(p, placementOf(o.Job)) {
+	if len(c.nodes()) < 2 || len(p) == 0 || placed(o.Job) && sameNodes(p, o.place()) {
 		return known
 	}
 	for i, at := range p {

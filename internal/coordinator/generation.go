@@ -77,10 +77,13 @@ func (g *generation) with(holds func(*worker) bool) []*worker {
 // phase is that of the worker that is the least far.
 func (g *generation) phase() phase { return g.least().phase }
 
+// noWorkers stands for those of a job that has none. Nobody changes it.
+var noWorkers worker
+
 // least is the worker that is the least far.
 func (g *generation) least() *worker {
 	if len(g.workers) == 0 {
-		return &worker{}
+		return &noWorkers
 	}
 	return slices.MinFunc(g.workers, func(a, b *worker) int { return cmp.Compare(a.phase, b.phase) })
 }

@@ -17,6 +17,8 @@ const (
 	linkAge   = 10 * time.Minute // of a measurement before it is made again
 	linkRetry = time.Minute      // after one that failed
 	linkBound = 5 * time.Second  // of one; it takes less than a second
+	linkPause = time.Second      // after one, where there are more than linkFew nodes
+	linkFew   = 16
 )
 
 // Link is the link between two nodes, as it was measured.
@@ -27,9 +29,16 @@ type Link struct {
 
 // links are what is known of the links between nodes. They belong to the coordinator's goroutine.
 type links struct {
-	known  map[[2]string]Link
+	known  map[[2]string]Link      // a change makes a new one: it is published
 	failed map[[2]string]time.Time // when a measurement failed
 	busy   bool                    // one is being made: two at once would measure each other
+	next   time.Time               // none is begun before
+	of     []Node                  // the nodes when those were forgotten that are no members
+}
+
+// age is how old a measurement may become on so many nodes, so that no more than a third of the time goes to measuring.
+func age(nodes int) time.Duration {
+	return max(linkAge, 3*linkPause*time.Duration(nodes*(nodes-1)/2))
 }
 
 // pair names the link between two nodes.
@@ -38,12 +47,13 @@ func pair(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
 // due is the next pair to measure, of these nodes. Pairs that carry a job are left out: a measurement would show what the job leaves, and slow it.
 func (l *links) due(now time.Time, nodes []string, carry map[[2]string]bool) (next [2]string, ok bool) {
 	nodes = slices.Sorted(slices.Values(nodes))
+	old := age(len(nodes))
 	for i, a := range nodes {
 		for _, b := range nodes[i+1:] {
 			p := pair(a, b)
 			known, measured := l.known[p]
 			switch failed, late := l.failed[p]; {
-			case carry[p], late && now.Sub(failed) < linkRetry, measured && now.Sub(known.At) < linkAge:
+			case carry[p], late && now.Sub(failed) < linkRetry, measured && now.Sub(known.At) < old:
 				continue
 			case !measured:
 				return p, true
@@ -62,7 +72,7 @@ func carried(jobs []*observed) map[[2]string]bool {
 		if !o.holdsCores() {
 			continue
 		}
-		at := placementOf(o.Job).nodes()
+		at := o.place().nodes()
 		if o.taking != nil {
 			at = o.taking.nodes()
 		}
@@ -79,7 +89,7 @@ func carried(jobs []*observed) map[[2]string]bool {
 func (c *Coordinator) measureLinks(s snapshot) {
 	c.forgetLinks()
 	nodes := c.nodes()
-	if len(nodes) < 2 || c.ways.busy || s.stopping {
+	if len(nodes) < 2 || c.ways.busy || s.stopping || s.now.Before(c.ways.next) {
 		return
 	}
 	agents, names := map[string]agent.Agent{}, make([]string, 0, len(nodes))
@@ -107,6 +117,9 @@ func (c *Coordinator) measureLinks(s snapshot) {
 // noteLink keeps what was measured. Of a measurement that failed the older one stays.
 func (c *Coordinator) noteLink(p [2]string, measured agent.Link, err error) {
 	c.ways.busy = false
+	if len(c.nodes()) > linkFew {
+		c.ways.next = time.Now().Add(linkPause)
+	}
 	at := zap.Strings("nodes", p[:])
 	if err != nil || measured.BytesPerSecond <= 0 {
 		if _, again := c.ways.failed[p]; !again {
@@ -116,6 +129,7 @@ func (c *Coordinator) noteLink(p [2]string, measured agent.Link, err error) {
 		return
 	}
 	link := Link{placer.Link{BitsPerSecond: 8 * measured.BytesPerSecond, RoundTrip: measured.RTT}, time.Now()}
+	c.ways.known = maps.Clone(c.ways.known)
 	c.ways.known[p] = link
 	delete(c.ways.failed, p)
 	c.log.Info("a link was measured", at, zap.Stringer("link", link.Link))
@@ -132,6 +146,10 @@ func (c *Coordinator) links() placer.Links {
 
 // forgetLinks drops those of nodes that are no members any more.
 func (c *Coordinator) forgetLinks() {
+	if slices.EqualFunc(c.ways.of, c.nodes(), func(a, b Node) bool { return a.Name == b.Name }) {
+		return
+	}
+	c.ways.of, c.ways.known = c.nodes(), maps.Clone(c.ways.known)
 	gone := func(p [2]string) bool {
 		for _, name := range p {
 			if _, member := c.node(name); !member {

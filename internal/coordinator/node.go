@@ -49,17 +49,34 @@ func (n *Node) gpus() []gpu.GPU {
 // usable are the GPUs that jobs may be given.
 func (n *Node) usable() []gpu.GPU { return gpu.Usable(n.gpus()) }
 
-// nodes are those of the cluster as of now, the coordinator's own first.
-func (c *Coordinator) nodes() []Node { return c.config.Nodes() }
+// members are the nodes of the cluster as of a tick. Nothing in it changes afterwards.
+type members struct {
+	all []Node
+	at  map[string]int // by name
+}
 
-// node returns a node as of now.
+func newMembers(all []Node) *members {
+	m := &members{all: all, at: make(map[string]int, len(all))}
+	for i := range all {
+		m.at[all[i].Name] = i
+	}
+	return m
+}
+
+// lookAround notes which nodes there are.
+func (c *Coordinator) lookAround() { c.members.Store(newMembers(c.config.Nodes())) }
+
+// nodes are those of the cluster as of the last tick, the coordinator's own first.
+func (c *Coordinator) nodes() []Node { return c.members.Load().all }
+
+// node returns a node as of the last tick.
 func (c *Coordinator) node(name string) (Node, bool) {
-	all := c.nodes()
-	i := slices.IndexFunc(all, func(n Node) bool { return n.Name == name })
-	if i < 0 {
+	m := c.members.Load()
+	i, ok := m.at[name]
+	if !ok {
 		return Node{}, false
 	}
-	return all[i], true
+	return m.all[i], true
 }
 
 // at is the agent of a process.

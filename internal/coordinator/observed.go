@@ -34,6 +34,8 @@ type observed struct {
 	memory   int64                 // bytes of the host that it is promised once it is placed; 0 while it is open
 	uncopied string                // which copies the pending commit waits for; "": none
 	exported bool                  // an export reads its shards
+	placed   placement             // where it runs, of placedOf: see place
+	placedOf *cluster.Job
 
 	generation // the current or the last one
 

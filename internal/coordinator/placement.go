@@ -36,7 +36,7 @@ type resources struct {
 // waited without them, it gets them again if they are free. nil: nowhere, since the room was given to somebody else.
 func (c *Coordinator) choosePlaces(o *observed, d decision, rooms []placer.Node) (placement, string) {
 	if placed(o.Job) {
-		own := placementOf(o.Job)
+		own := slices.Clone(o.place())
 		if o.hold == nil {
 			rooms = o.withOwn(rooms, own, c.fitting(o, c.all()))
 		}
@@ -214,14 +214,19 @@ func (p placement) within(all map[string]resources) bool {
 // without are resources by node but for those that a placement takes.
 func without(all map[string]resources, p placement) map[string]resources {
 	left := maps.Clone(all)
+	p.takeFrom(left)
+	return left
+}
+
+// takeFrom takes what a placement has of resources by node.
+func (p placement) takeFrom(left map[string]resources) {
 	for _, node := range p.nodes() {
-		cores, gpus, have := p.cores(node), p.gpus(node), all[node]
+		cores, gpus, have := p.cores(node), p.gpus(node), left[node]
 		left[node] = resources{
 			cores: slices.DeleteFunc(slices.Clone(have.cores), func(core int) bool { return slices.Contains(cores, core) }),
 			gpus:  slices.DeleteFunc(slices.Clone(have.gpus), func(uuid string) bool { return slices.Contains(gpus, uuid) }),
 		}
 	}
-	return left
 }
 
 // with are free resources, and the GPUs of a placement that are among all.
@@ -238,6 +243,14 @@ func with(free, all map[string]resources, p placement) map[string]resources {
 		more[node] = one
 	}
 	return more
+}
+
+// place is where the job runs.
+func (o *observed) place() placement {
+	if o.placedOf != o.Job {
+		o.placed, o.placedOf = placementOf(o.Job), o.Job
+	}
+	return o.placed
 }
 
 // placementOf is where a job runs. What this program did not write is no place.

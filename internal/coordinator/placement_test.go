@@ -93,6 +93,7 @@ func TestAJobOnASickGPUIsKnown(t *testing.T) {
 	}
 	nodes := []Node{{Name: "a", GPUs: func() []gpu.GPU { return []gpu.GPU{well, ill} }}, {Name: "b"}}
 	c := &Coordinator{config: Config{Nodes: func() []Node { return nodes }}}
+	c.lookAround()
 	for uuid, want := range map[string]string{"GPU-a": "", "GPU-b": "GPU 1 (A100, GPU-b) is sick: XID 79", "": ""} {
 		if got := c.sick(placement{{Node: "a", GPU: uuid}, {Node: "b", GPU: "GPU-b"}}); got != want {
 			t.Errorf("a job on %q is %q, want %q", uuid, got, want)

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -10,7 +9,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
-// rooms are the nodes with what is free of each: cores and GPUs that nobody has, and memory that was promised to no job. What is free of it at the
+// rooms are the nodes, in their order, with what is free of each: cores and GPUs that nobody has, and memory that was promised to no job. What is free of it at the
 // moment says little: Linux gives memory out when it is first touched, and a worker that loads has touched next to nothing.
 func (c *Coordinator) rooms(s snapshot) []placer.Node {
 	free, all := c.free(s), c.all()
@@ -26,23 +25,26 @@ func (c *Coordinator) rooms(s snapshot) []placer.Node {
 		if !o.holdsCores() {
 			continue
 		}
-		at := placementOf(o.Job)
+		at := o.place()
 		if o.taking != nil {
 			at = o.taking
 		}
-		for i := range rooms {
-			n := &rooms[i]
-			switch {
-			case o.State == cluster.Tuning:
-				if n.Name == c.here.Name && !o.tunes() && o.taking == nil { // between two attempts
-					n.Cores = n.Cores[min(o.cores, len(n.Cores)):]
-				}
-			case slices.Contains(at.nodes(), n.Name):
-				if len(at.cores(n.Name)) == 0 && o.cores > 0 { // its devices share them
-					n.Cores = nil
-				}
-				n.Bytes -= o.bytesOn(at, n.Name)
+		if o.State == cluster.Tuning {
+			if n := &rooms[0]; !o.tunes() && o.taking == nil { // between two attempts
+				n.Cores = n.Cores[min(o.cores, len(n.Cores)):]
 			}
+			continue
+		}
+		for _, name := range at.nodes() {
+			i, member := c.members.Load().at[name]
+			if !member {
+				continue
+			}
+			n := &rooms[i]
+			if len(at.cores(name)) == 0 && o.cores > 0 { // its devices share them
+				n.Cores = nil
+			}
+			n.Bytes -= o.bytesOn(at, name)
 		}
 	}
 	return rooms
@@ -114,7 +116,7 @@ func (o *observed) priced(want placer.Job) placer.Job {
 // holdersOf are the jobs that hold something, and when they are expected to give it back.
 func holdersOf(s snapshot) (all []placer.Holder) {
 	for _, o := range s.jobs {
-		at := placementOf(o.Job)
+		at := o.place()
 		if !o.holdsCores() || o.taking != nil || o.State == cluster.Tuning {
 			continue // nobody knows how long
 		}

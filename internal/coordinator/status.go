@@ -3,7 +3,6 @@ package coordinator
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -168,7 +167,7 @@ func (c *Coordinator) Published() *Published { return c.published.Load() }
 
 // publish makes known what the coordinator knows.
 func (c *Coordinator) publish(free int) {
-	p := &Published{Tick: c.ticked, Jobs: make(map[string]View, len(c.jobs)), FreeCores: free, Links: maps.Clone(c.ways.known)}
+	p := &Published{Tick: c.ticked, Jobs: make(map[string]View, len(c.jobs)), FreeCores: free, Links: c.ways.known}
 	nodes := len(c.nodes())
 	for id, o := range c.jobs {
 		v := View{

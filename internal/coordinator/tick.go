@@ -49,6 +49,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	s := snapshot{
 		now: time.Now(), stopping: stopping, limits: c.config.Limits(),
 	}
+	c.lookAround()
 	for _, n := range c.nodes() {
 		s.cores, s.memory, s.gpus = s.cores+len(n.Cores), s.memory+n.MemoryBytes, append(s.gpus, n.gpus()...)
 	}
@@ -73,7 +74,8 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			}
 			admitted = &spec.Spec{} // enough to remove it
 		}
-		if asked := stopping || j.Cancelling || c.excluded(j) != ""; !asked {
+		o.Job, o.exported = j, c.pins.holds(j)
+		if asked := stopping || j.Cancelling || placed(j) && c.excluded(o.place()) != ""; !asked {
 			o.stopSince = time.Time{}
 		} else if o.stopSince.IsZero() {
 			o.stopSince = s.now
@@ -81,9 +83,11 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		if o.tunes() {
 			o.tuning.silent += passed
 		}
-		o.Job, o.spec, o.cores, o.memory, o.exported = j, admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes(), c.pins.holds(j)
 		o.noteWait(s.now, first)
-		o.want = c.wanted(admitted, c.unfit(admitted))
+		if o.spec != admitted || admitted.GPUs() > 0 { // which may come and go
+			o.spec, o.cores, o.memory = admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes()
+			o.want = c.wanted(admitted, c.unfit(admitted))
+		}
 		o.want.Lacking = o.lacking()
 		if o.State == cluster.Queued || o.waits() {
 			c.lookAgain(o, s.now)
@@ -122,12 +126,12 @@ func (c *Coordinator) takeGPUs(o *observed, all map[string]resources) {
 	o.short = o.gpus > gpusOf(all)
 	switch {
 	case placed(o.Job):
-		p := placementOf(o.Job)
+		p := o.place()
 		for _, node := range p.nodes() {
 			o.had = append(o.had, p.gpus(node)...)
 		}
 		o.sick = c.sick(p)
-		o.excluded = c.excluded(o.Job)
+		o.excluded = c.excluded(p)
 		o.kept = gpusOf(with(nil, all, p))
 	case o.tunes():
 		o.sick = c.sick(o.tuning.place)
@@ -155,9 +159,14 @@ func (c *Coordinator) fitting(o *observed, r map[string]resources) map[string]re
 
 // sick says why one of the GPUs of a placement must not be used any more; "" where none is sick.
 func (c *Coordinator) sick(p placement) string {
-	for _, n := range c.nodes() {
+	for _, name := range p.nodes() {
+		own := p.gpus(name)
+		n, ok := c.node(name)
+		if len(own) == 0 || !ok {
+			continue
+		}
 		for _, g := range n.gpus() {
-			if g.Health.Level == gpu.Sick && slices.Contains(p.gpus(n.Name), g.UUID) {
+			if g.Health.Level == gpu.Sick && slices.Contains(own, g.UUID) {
 				return fmt.Sprintf("%s is %s", g, g.Health)
 			}
 		}
@@ -166,13 +175,13 @@ func (c *Coordinator) sick(p placement) string {
 }
 
 // excluded says that somebody has taken one of the GPUs of a job from jobs, or drains one of its nodes; "" where nobody has.
-func (c *Coordinator) excluded(j *cluster.Job) string {
-	if !placed(j) {
-		return ""
-	}
-	p := placementOf(j)
-	for _, n := range c.nodes() {
-		if n.Draining && slices.Contains(p.nodes(), n.Name) {
+func (c *Coordinator) excluded(p placement) string {
+	for _, name := range p.nodes() {
+		n, ok := c.node(name)
+		if !ok {
+			continue
+		}
+		if n.Draining {
 			return fmt.Sprintf("node %s is being drained", n.Name)
 		}
 		for _, uuid := range p.gpus(n.Name) {
@@ -255,12 +264,12 @@ func (c *Coordinator) all() map[string]resources {
 func (c *Coordinator) free(s snapshot) map[string]resources {
 	free := without(c.all(), c.reserved)
 	for _, o := range s.jobs {
-		free = without(free, o.taking)
+		o.taking.takeFrom(free)
 		if o.tunes() {
-			free = without(free, o.tuning.place)
+			o.tuning.place.takeFrom(free)
 		}
 		if o.lives() || placed(o.Job) && !o.waits() {
-			free = without(free, placementOf(o.Job))
+			o.place().takeFrom(free)
 		}
 	}
 	return free

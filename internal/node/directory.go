@@ -1,13 +1,13 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
@@ -37,7 +37,12 @@ func (n *node) info() agent.Info {
 }
 
 // memory is what jobs may take of this host's.
-func (n *node) memory() int64 { return cmp.Or(n.config.MemoryBytes, spec.HostMemory()) }
+func (n *node) memory() int64 {
+	if n.config.MemoryBytes > 0 {
+		return n.config.MemoryBytes
+	}
+	return n.host.bytes(time.Now())
+}
 
 // hosts are the nodes that stages may lie on. Those that are being drained count only where all are, and those of which nobody knows what they have do
 // not; one that was not asked yet, by a node that has just begun to lead, has a memory that is not known.
@@ -63,6 +68,25 @@ func (m *member) links() agent.Links {
 	host, _, _ := net.SplitHostPort(m.advertise) // openMember has seen that it is HOST:PORT
 	files := pki.FilesOf(m.dir)
 	return agent.Links{Host: host, TLS: &control.LinkTLS{Certificate: files.Certificate, Key: files.Key, Authority: files.Authority}}
+}
+
+// memory is what jobs may take of this host's, as it was read last.
+type memory struct {
+	mu   sync.Mutex
+	at   time.Time
+	last int64
+}
+
+// memoryAge is how old that may be: a container's limit may change.
+const memoryAge = time.Second
+
+func (m *memory) bytes(now time.Time) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.at.IsZero() || now.Sub(m.at) > memoryAge {
+		m.at, m.last = now, spec.HostMemory()
+	}
+	return m.last
 }
 
 // nodes are those that jobs are placed on, this one first.

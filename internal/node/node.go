@@ -44,6 +44,7 @@ type node struct {
 	exports  *exporter
 	archives *archiver
 	readers  readers
+	host     memory
 	gpus     *gpu.Monitor
 	audit    *audit.Log
 }
