@@ -263,6 +263,11 @@ chaos-local: ## random faults on one node, 10 minutes (TRIALS=300, SEED=the firs
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
 
+.PHONY: bench-control
+bench-control: ## what a cluster of 200 nodes and 1,000 jobs costs the node that leads, whose workers pretend, 10 minutes
+	@$(GO) build -o $(BIN)/bench-control ./bench/control
+	@$(BIN)/bench-control
+
 .PHONY: bench-cluster
 bench-cluster: ## how long training pauses when a worker, a host or the leader of a cluster is killed, and what commits cost, as root, 5 minutes (HOSTS=3)
 	@$(MAKE) --no-print-directory test-deps build >&2

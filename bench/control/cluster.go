@@ -25,8 +25,8 @@ const (
 	stopBound   = time.Minute
 )
 
-// cluster is the real nodes and the herd.
-type cluster struct {
+// testbed is the real nodes and the herd.
+type testbed struct {
 	dir    string // of the nodes that vote, on a disk
 	memory string // of the herd
 	voters []*voter
@@ -43,9 +43,9 @@ type voter struct {
 // shm is a file system in memory: the pretended nodes would otherwise share one disk, which they would have each.
 const shm = "/dev/shm"
 
-// newCluster makes the directories.
-func newCluster() (c *cluster, err error) {
-	c = &cluster{}
+// newTestbed makes the directories.
+func newTestbed() (c *testbed, err error) {
+	c = &testbed{}
 	if c.dir, err = os.MkdirTemp("", "control-"); err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func newCluster() (c *cluster, err error) {
 func address(group, i int) string { return fmt.Sprintf("127.77.%d.%d:7700", group, i+1) }
 
 // form starts all nodes and waits until each is a member that answers.
-func (c *cluster) form(ctx context.Context, o options) error {
+func (c *testbed) form(ctx context.Context, o options) error {
 	first := place{Name: "v1", Dir: filepath.Join(c.dir, "v1"), Address: address(0, 0)}
 	if err := os.Mkdir(first.Dir, 0o750); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (c *cluster) form(ctx context.Context, o options) error {
 }
 
 // invite makes a directory for a node, and asks for its token.
-func (c *cluster) invite(ctx context.Context, name, dir, address string) (p place, err error) {
+func (c *testbed) invite(ctx context.Context, name, dir, address string) (p place, err error) {
 	p = place{Name: name, Dir: filepath.Join(dir, name), Address: address, Ask: []string{c.voters[0].Address}}
 	if err := os.Mkdir(p.Dir, 0o750); err != nil {
 		return p, err
@@ -123,7 +123,7 @@ func launch(log, what, argument string) (*exec.Cmd, error) {
 	return command, command.Start()
 }
 
-func (c *cluster) startVoter(ctx context.Context, p place) error {
+func (c *testbed) startVoter(ctx context.Context, p place) error {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (c *cluster) startVoter(ctx context.Context, p place) error {
 	return rig.Poll(ctx, answerBound, "an answer of "+p.Name, func() bool { _, err := v.client.Version(ctx); return err == nil })
 }
 
-func (c *cluster) startHerd(ctx context.Context, count int) error {
+func (c *testbed) startHerd(ctx context.Context, count int) error {
 	var all []place
 	for i := range count {
 		p, err := c.invite(ctx, fmt.Sprintf("n%03d", i+1), c.memory, address(1+i/200, i%200))
@@ -158,7 +158,7 @@ func (c *cluster) startHerd(ctx context.Context, count int) error {
 }
 
 // until waits until something holds of so many nodes.
-func (c *cluster) until(ctx context.Context, bound time.Duration, what string, holds func(api.NodeStatus) bool, count int) error {
+func (c *testbed) until(ctx context.Context, bound time.Duration, what string, holds func(api.NodeStatus) bool, count int) error {
 	found := 0
 	err := rig.Poll(ctx, bound, what, func() bool {
 		pause(ctx, 200*time.Millisecond)
@@ -178,13 +178,13 @@ func (c *cluster) until(ctx context.Context, bound time.Duration, what string, h
 }
 
 // complaints is the end of the herd's log.
-func (c *cluster) complaints() string {
+func (c *testbed) complaints() string {
 	text, _ := os.ReadFile(filepath.Join(c.dir, "herd.log")) // without it, less is known
 	return strings.TrimSpace(string(text[max(0, len(text)-1000):]))
 }
 
 // leader is the node that leads.
-func (c *cluster) leader(ctx context.Context) (*voter, error) {
+func (c *testbed) leader(ctx context.Context) (*voter, error) {
 	nodes, err := c.voters[0].client.Nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -200,7 +200,7 @@ func (c *cluster) leader(ctx context.Context) (*voter, error) {
 }
 
 // end ends all processes, and removes what they have left.
-func (c *cluster) end() (err error) {
+func (c *testbed) end() (err error) {
 	if c.herd != nil {
 		err = stop(c.herd)
 	}

@@ -44,7 +44,7 @@ devices: {kind: ref, cpu: {count: 1, threads: 1}}
 var long = strings.NewReplacer("steps: 2,", "steps: 2000000,", "stages: 1", "stages: 4\nplacement: spread", "commit_every: 30", "commit_every: 30, replicas: 2", "count: 1", "count: 4").Replace(short)
 
 // fill submits jobs and waits until they stand as they are to: first those that end, then those that run and those that find no room.
-func (c *cluster) fill(ctx context.Context, m mix) error {
+func (c *testbed) fill(ctx context.Context, m mix) error {
 	text := strings.Repeat("abcdefghijklmnopqrstuvwxyz", 2500)
 	if err := os.WriteFile(filepath.Join(c.dir, "data.txt"), []byte(text), 0o600); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (c *cluster) fill(ctx context.Context, m mix) error {
 }
 
 // submit submits jobs of a name.
-func (c *cluster) submit(ctx context.Context, count int, source, name string) error {
+func (c *testbed) submit(ctx context.Context, count int, source, name string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(submitters)
 	for range count {
@@ -101,7 +101,7 @@ func (c *cluster) submit(ctx context.Context, count int, source, name string) er
 }
 
 // stand waits until so many jobs are in some states.
-func (c *cluster) stand(ctx context.Context, wanted map[api.State]int) error {
+func (c *testbed) stand(ctx context.Context, wanted map[api.State]int) error {
 	found := map[api.State]int{}
 	reasons := map[string]int{}
 	err := rig.Poll(ctx, jobsBound, "jobs that stand as they are to", func() bool {

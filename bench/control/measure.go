@@ -22,7 +22,7 @@ const asked = 200
 
 // measureCluster measures the node that leads while jobs make progress, and then what its API takes.
 func measureCluster(ctx context.Context, o options) (figures []report.Figure, err error) {
-	c, err := newCluster()
+	c, err := newTestbed()
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func measureProcessor(ctx context.Context, v *voter, span time.Duration) (u usag
 }
 
 // keepProfile has a node write profiles, and copies them.
-func (c *cluster) keepProfile(ctx context.Context, v *voter, to string) error {
+func (c *testbed) keepProfile(ctx context.Context, v *voter, to string) error {
 	if err := v.command.Process.Signal(syscall.SIGUSR1); err != nil {
 		return err
 	}
