@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,9 +145,7 @@ func measureRequests(ctx context.Context, client *api.Client, conditions map[str
 		}
 		slices.Sort(took)
 		with := map[string]any{"median": report.Median(took), "longest": took[asked-1]}
-		for k, v := range conditions {
-			with[k] = v
-		}
+		maps.Copy(with, conditions)
 		figures = append(figures, report.Figure{Metric: r.metric, Value: took[asked*99/100], Unit: "ms", Bar: 100, Aim: 50, AtMost: true, Conditions: with})
 	}
 	return figures, nil

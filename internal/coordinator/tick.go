@@ -84,11 +84,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			o.tuning.silent += passed
 		}
 		o.noteWait(s.now, first)
-		if o.spec != admitted || admitted.GPUs() > 0 { // which may come and go
-			o.spec, o.cores, o.memory = admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes()
-			o.want = c.wanted(admitted, c.unfit(admitted))
-		}
-		o.want.Lacking = o.lacking()
+		c.takeSpec(o, admitted)
 		if o.State == cluster.Queued || o.waits() {
 			c.lookAgain(o, s.now)
 		}
@@ -104,6 +100,15 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		o.small = s.freeGPUs - gpusOf(c.fitting(o, free))
 	}
 	return s
+}
+
+// takeSpec notes what a job asks for. Of one that asks for GPUs that is worked out each time: they may come and go.
+func (c *Coordinator) takeSpec(o *observed, admitted *spec.Spec) {
+	if o.spec != admitted || admitted.GPUs() > 0 {
+		o.spec, o.cores, o.memory = admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes()
+		o.want = c.wanted(admitted, c.unfit(admitted))
+	}
+	o.want.Lacking = o.lacking()
 }
 
 // noteWait notes when a job began to wait for room: one that was placed before does when that is first seen, unless that is in the first tick: nobody

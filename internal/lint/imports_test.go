@@ -155,9 +155,11 @@ func covers(pattern, pkg string) bool {
 	return dir == "" || pkg == strings.TrimSuffix(dir, "/") || strings.HasPrefix(pkg, dir)
 }
 
-// forTests reports whether a package is there for tests to share, as its name says, or is the program that runs the conformance suite on a
-// machine with a GPU and without Go (docs/decisions/0075).
-func forTests(pkg string) bool { return strings.HasSuffix(pkg, "test") || pkg == "bench/gpu" }
+// forTests reports whether a package is there for tests to share, as its name says, or is a program that uses such packages: the one that runs the
+// conformance suite on a machine with a GPU and without Go (docs/decisions/0075), or the one whose nodes have pretended workers.
+func forTests(pkg string) bool {
+	return strings.HasSuffix(pkg, "test") || pkg == "bench/gpu" || pkg == "bench/control"
+}
 
 func TestImportsPointDown(t *testing.T) {
 	for _, s := range allSources(t) {
