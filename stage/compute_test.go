@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
@@ -152,7 +153,7 @@ func TestTrainingAllocatesNothing(t *testing.T) {
 	for _, compute := range []device.Type{device.F32, device.BF16} {
 		b := newTrial(t, compute)
 		step := uint64(0)
-		got := testing.AllocsPerRun(10, func() {
+		got := envtest.Allocations(10, func() {
 			b.pass()
 			if _, err := b.SquaredNorm(0); err != nil {
 				t.Error(err)

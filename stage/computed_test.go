@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
@@ -178,7 +179,7 @@ func steadyState(t *testing.T, dev device.Device) {
 	}
 	step := uint64(0)
 	parts := [][]stage.Part{{stage.Whole}, {stage.Input, stage.Weight}}
-	got := testing.AllocsPerRun(10, func() {
+	got := envtest.Allocations(10, func() {
 		s.ZeroGradients()
 		for i, order := range parts {
 			micro := stage.Micro{Step: step, Index: i, Weight: 0.5}

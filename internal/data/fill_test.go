@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // memory is a set without files: n windows whose first token, and the next three, tell which one it is.
@@ -198,7 +199,7 @@ func TestFillAllocatesNothing(t *testing.T) {
 	s := memory(1000, 8)
 	c := Cursor{Pipelines: 2, Batch: 16}
 	inputs, targets := make([]int32, 16*8), make([]int32, 16*8)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := envtest.Allocations(100, func() {
 		if err := s.Fill(c, 0, 16, Batch{Tokens: inputs, Targets: targets}); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // batch makes room for n samples of a set.
@@ -273,7 +275,7 @@ func TestFillOfEveryTaskAllocatesNothing(t *testing.T) {
 		c.Sequence = 8
 		s := open(t, c)
 		b, cursor := batch(s, 6), Cursor{Pipelines: 2, Batch: 6}
-		if n := testing.AllocsPerRun(50, func() {
+		if n := envtest.Allocations(50, func() {
 			if err := s.Fill(cursor, 0, 6, b); err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -94,7 +95,7 @@ func TestTransfersShowTheFastestQuarterOfTheWindow(t *testing.T) {
 func TestObservingTransfersAllocatesNothing(t *testing.T) {
 	x := transfersOf(t, 2)
 	step := uint64(0)
-	if n := testing.AllocsPerRun(100, func() {
+	if n := envtest.Allocations(100, func() {
 		hand(x, 0, 1, schedule.Forward, step, 10*ms, 5*ms, 12*ms)
 		step++
 	}); n > 0 {

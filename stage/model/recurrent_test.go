@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
@@ -157,7 +158,7 @@ func TestTrainingRecurrentModelsAllocatesNothing(t *testing.T) {
 			input := b.Input(m.Layers[0], layer.Size{B: 2, T: 5}, 0)
 			labels := stagetest.Int32Bytes(b.Targets[:10])
 			micro := stage.Micro{Weight: 1}
-			got := testing.AllocsPerRun(10, func() {
+			got := envtest.Allocations(10, func() {
 				s.ZeroGradients()
 				err = errors.Join(err, s.Forward(micro, stage.OnHost(input), labels, stage.Boundary{}), s.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}))
 				_, norm := s.SquaredNorm(0)

@@ -3,6 +3,7 @@ package stagetest
 import (
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
@@ -27,7 +28,7 @@ func (r *Recorder) AllocatesNothing(t *testing.T, name string, call func()) {
 	r.ops, r.notes = nil, true
 	call()
 	r.notes = false
-	got := testing.AllocsPerRun(5, func() {
+	got := envtest.Allocations(5, func() {
 		for _, op := range r.ops {
 			r.Device.Do(op)
 		}

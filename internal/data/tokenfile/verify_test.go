@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // written is a token file of a few MiB, mapped.
@@ -61,7 +63,7 @@ func TestOverwritingInPlaceIsNoticed(t *testing.T) {
 	if err := f.Verify(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(100, func() { _ = f.Unchanged() }); n > 0 {
+	if n := envtest.Allocations(100, func() { _ = f.Unchanged() }); n > 0 {
 		t.Errorf("looking at it allocates %v times", n)
 	}
 	overwrite(t, path, 0, "AVGTOKEN") // what was there

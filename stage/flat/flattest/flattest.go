@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
@@ -193,7 +194,7 @@ func panics(call func()) (did bool) {
 func allocations(t *testing.T, newVector func(n int) flat.Vector) {
 	v, x := newVector(1000), newVector(1000)
 	buffer := make([]float32, 1000)
-	got := testing.AllocsPerRun(10, func() {
+	got := envtest.Allocations(10, func() {
 		for _, op := range operations {
 			op.apply(v, 0.5, x)
 		}
