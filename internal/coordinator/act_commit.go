@@ -75,7 +75,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 				m.Shards[k].Nodes = have
 			}
 		}
-		err = CheckRound(ctx, m, a.holders([]*cluster.Manifest{m}, agent.Shards.Size).one)
+		err = CheckRound(ctx, m, a.holders(a.ID, []*cluster.Manifest{m}, a.away, agent.Shards.Size).one)
 	}
 	if what := obstacle.Of(err); what != nil && what.Kind == obstacle.Node {
 		return nil, fmt.Errorf("commit round %d: %w", round, err) // it is decided about again

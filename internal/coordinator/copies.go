@@ -148,7 +148,11 @@ func (a *act) bring(ctx context.Context, from *cluster.Manifest) error {
 			if !mine || slices.Contains(s.Nodes, name) && a.verified[s.Digest] == name && whole(ctx, n.Agent.Shards(a.ID), s) {
 				continue
 			}
-			if err := a.fetch(ctx, n, a.ID, s, others(a.reachable(s.Nodes), name)); err != nil {
+			sources := a.reachable(s.Nodes)
+			if where := a.verified[s.Digest]; where != "" { // also a node that the manifest does not name, as one that has read it from a bucket
+				sources = unique(append(sources, where))
+			}
+			if err := a.fetch(ctx, n, a.ID, s, others(sources, name)); err != nil {
 				return fmt.Errorf("bring the shard of stage %d to node %s: %w", k, name, err)
 			}
 			s.Nodes = append(slices.Clone(s.Nodes), name)

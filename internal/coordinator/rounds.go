@@ -51,24 +51,43 @@ type holders struct {
 	known map[shard.Digest][]string // that a committed round names
 	first map[shard.Digest]string   // the node that is to have a shard, which is asked first
 	found map[shard.Digest]string   // the node where it was whole
-	look  func(agent.Shards, context.Context, shard.Digest) (int64, error)
+	look  shardLook
 }
 
-// holders says how to look at the shards of rounds of the job: on whichever node has one whole.
-func (a *act) holders(rounds []*cluster.Manifest, look func(agent.Shards, context.Context, shard.Digest) (int64, error)) *holders {
-	h := &holders{job: a.ID, nodes: a.nodes(), away: a.away, known: map[shard.Digest][]string{}, look: look}
+// shardLook looks at a shard on one node.
+type shardLook func(agent.Shards, context.Context, shard.Digest) (int64, error)
+
+// holders says how to look at the shards of rounds of a job: on whichever node that is not away has one whole.
+func (c *Coordinator) holders(job string, rounds []*cluster.Manifest, away map[string]string, look shardLook) *holders {
+	h := &holders{job: job, nodes: c.nodes(), away: away, known: map[shard.Digest][]string{}, look: look}
 	h.first, h.found = map[shard.Digest]string{}, map[shard.Digest]string{}
 	for _, m := range rounds {
-		for k := range a.taking {
-			if len(m.Shards) == len(a.taking) {
-				h.first[m.Shards[k].Digest] = a.taking[k].Node
-			}
-		}
 		for _, f := range m.Files() {
 			h.known[f.Digest] = f.Nodes
 		}
 	}
 	return h
+}
+
+// preferring has the node of each stage of a placement asked first, which is to have its shard.
+func (h *holders) preferring(p placement, rounds []*cluster.Manifest) *holders {
+	for _, m := range rounds {
+		for k := range p {
+			if len(m.Shards) == len(p) {
+				h.first[m.Shards[k].Digest] = p[k].Node
+			}
+		}
+	}
+	return h
+}
+
+// CheckFiles is CheckRound for a round of a job, by the length of each file on whichever node has it. It may be called concurrently.
+func (c *Coordinator) CheckFiles(ctx context.Context, job string, m *cluster.Manifest) error {
+	var away map[string]string
+	if err := c.ask(ctx, func() { away = c.unreached() }); err != nil {
+		return err
+	}
+	return CheckRound(ctx, m, c.holders(job, []*cluster.Manifest{m}, away, agent.Shards.Size).one)
 }
 
 // order puts the node first that is to have a shard.
@@ -105,8 +124,7 @@ func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err err
 	for _, name := range h.known[d] {
 		if why, away := unheard[name]; away {
 			return 0, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Node}, Err: fmt.Errorf(
-				"shard %s is on node %s, which cannot be reached: %s; the job goes on once it can, or from another round with `avgpipectl resume %s --round N` or --from-start",
-				d, strings.Join(h.known[d], " and node "), why, h.job)}
+				"shard %s is on node %s, which cannot be reached: %s", d, strings.Join(h.known[d], " and node "), why)}
 		}
 	}
 	if err == nil {
@@ -158,9 +176,12 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	for i, m := range now.Committed {
 		trained[i] = m.Trained()
 	}
-	look := a.holders(trained, agent.Shards.Verify)
+	look := a.holders(a.ID, trained, a.away, agent.Shards.Verify).preferring(a.taking, trained)
 	a.verified = look.found
 	m, faults, err := NewestWhole(ctx, look.one, trained, isDamaged)
+	if what := obstacle.Of(err); what != nil && what.Kind == obstacle.Node {
+		err = fmt.Errorf("%w; the job goes on once it can, or from another round with `avgpipectl resume %s --from-round N` or --from-start", err, a.ID)
+	}
 	if err != nil {
 		return nil, "", err
 	}

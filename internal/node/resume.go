@@ -12,7 +12,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
-	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
@@ -60,11 +59,11 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 		return refuse("%s", why)
 	}
 	if from := roundToResume(j, r); from != nil && !r.DryRun && (j.State.Ended() || r.FromRound > 0) {
-		err := coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size)
+		err := n.coordinator().CheckFiles(ctx, j.ID, from)
 		if err != nil {
 			switch got := n.archives.restore(ctx, j, from); {
 			case got == nil:
-				err = coordinator.CheckRound(ctx, from, n.agent.Shards(j.ID).Size)
+				err = n.coordinator().CheckFiles(ctx, j.ID, from)
 			case !errors.Is(got, errNoStore):
 				err = fmt.Errorf("%w; nor from its bucket: %w", err, got)
 			}

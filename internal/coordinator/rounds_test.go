@@ -1,0 +1,80 @@
+package coordinator_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// shardPath is where a node keeps a shard.
+func (r *rig) shardPath(node int, id string, d shard.Digest) string {
+	return filepath.Join(control.ShardDir(agent.JobDir(r.at(node).state, id)), shard.File(d))
+}
+
+// TestAShardIsTakenFromWhicheverNodeHasIt, also one that the round does not name, as one that has read it from a bucket.
+func TestAShardIsTakenFromWhicheverNodeHasIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		id := r.submit("long", 1e6)
+		r.until(id, "commits", committed)
+		r.kill(1)
+		newest := r.until(id, "is known", func(*cluster.Job) bool { return true }).LastCommitted()
+		d := newest.Shards[1].Digest
+		if err := os.Rename(r.shardPath(1, id, d), r.shardPath(0, id, d)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.CheckFiles(t.Context(), id, newest); err != nil {
+			t.Error(err)
+		}
+		j := r.until(id, "commits further", func(j *cluster.Job) bool { return j.CommittedRound() > newest.Round })
+		if !strings.Contains(j.Reason, "resumed from round") || j.Generation != 2 {
+			t.Errorf("generation %d: %s", j.Generation, j.Reason)
+		}
+	})
+}
+
+// TestFilesOfARoundAreLookedForOnAllNodes: one that cannot be reached is named, and its files are not said to be lost.
+func TestFilesOfARoundAreLookedForOnAllNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		id := r.submitWith("good", 450, twoStages)
+		m := r.until(id, "ends", ended).LastCommitted()
+		if err := r.CheckFiles(t.Context(), id, m); err != nil {
+			t.Error(err)
+		}
+		on := placementNode(r, id, 1)
+		r.at(on).partition()
+		r.change(on, func(n *coordinator.Node) {
+			n.Reach = coordinator.Reach{Since: time.Now(), Down: true, Why: "it is gone"}
+		})
+		err := r.CheckFiles(t.Context(), id, m)
+		if what := obstacle.Of(err); what == nil || what.Kind != obstacle.Node || !strings.Contains(err.Error(), "is on node "+r.nodes[on].Name+", which cannot be reached") {
+			t.Errorf("%v", err)
+		}
+		r.at(on).heal()
+		r.change(on, func(n *coordinator.Node) { n.Reach = coordinator.Reach{} })
+	})
+}
+
+// placementNode is the index of the node that has a stage.
+func placementNode(r *rig, id string, stage int) int {
+	for i, n := range r.members() {
+		if strings.Contains(placement(r, id), `"stage":`+string(rune('0'+stage))+`,"node":"`+n.Name+`"`) {
+			return i
+		}
+	}
+	r.t.Fatalf("placed %s", placement(r, id))
+	return 0
+}
