@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -54,7 +53,7 @@ func (a *act) setRunning(ctx context.Context) (func(*observed), error) {
 // abort tells the workers to end. Those that do not listen are killed a little later.
 func (a *act) abort(ctx context.Context) (func(*observed), error) {
 	a.Say(a.ID, "ending the worker", zap.String("reason", a.decision.reason))
-	return nil, eachOf(ctx, a.answering(), func(ctx context.Context, w *worker) error {
+	return nil, a.eachOf(ctx, a.answering(), func(ctx context.Context, w *worker) error {
 		if err := a.at(w.process).Stop(ctx, w.process); err != nil && !errors.Is(err, agent.ErrUnreachable) {
 			return fmt.Errorf("end the worker%s: %w", a.of(w), err)
 		}
@@ -68,26 +67,25 @@ func (a *act) kill(ctx context.Context) (func(*observed), error) {
 	if a.choice == killTune {
 		what, all = "ending the tuning", []*worker{{process: a.tuning.process}}
 	}
-	err := eachOf(ctx, all, func(ctx context.Context, w *worker) error {
+	err := a.eachOf(ctx, all, func(ctx context.Context, w *worker) error {
 		a.Say(a.ID, what, zap.Int("process", w.process.ID.PID), zap.String("reason", a.decision.reason))
 		return a.at(w.process).Kill(ctx, w.process)
 	})
-	return func(o *observed) { o.notBefore = time.Now().Add(afterFail) }, err // normally their end is seen before that
+	return func(o *observed) { o.notBefore = a.now().Add(afterFail) }, err // normally their end is seen before that
 }
 
 // askBound is how long a worker may take to be told something. The daemon of its node may be gone.
 const askBound = 5 * time.Second
 
 // eachOf does something with workers, all at once.
-func eachOf(ctx context.Context, workers []*worker, do func(context.Context, *worker) error) error {
+func (a *act) eachOf(ctx context.Context, workers []*worker, do func(context.Context, *worker) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
-	errs := make([]error, len(workers))
-	var all sync.WaitGroup
+	errs, all := make([]error, len(workers)), make([]func(), len(workers))
 	for i, w := range workers {
-		all.Go(func() { errs[i] = do(ctx, w) })
+		all[i] = func() { errs[i] = do(ctx, w) }
 	}
-	all.Wait()
+	a.together(all)
 	return errors.Join(errs...)
 }
 
@@ -96,13 +94,13 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	d := a.decision
 	final := a.finalStatus(ctx)
 	var c cluster.Command = &cluster.EndJob{
-		Job: a.ID, Generation: a.Generation, State: d.state, Reason: d.reason, At: time.Now(),
+		Job: a.ID, Generation: a.Generation, State: d.state, Reason: d.reason, At: a.now(),
 	}
 	if d.state == cluster.Cancelled {
 		if by := a.CancelledBy; by != "" {
 			d.reason = "cancelled by " + by + strings.TrimPrefix(d.reason, "cancelled")
 		}
-		c = &cluster.CancelJob{Job: a.ID, Reason: d.reason, At: time.Now()}
+		c = &cluster.CancelJob{Job: a.ID, Reason: d.reason, At: a.now()}
 	}
 	if err := a.propose(ctx, c); err != nil {
 		return nil, err
@@ -132,7 +130,7 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 
 // finalStatus asks the living workers once more and keeps what they say for after a restart; nil where none has said anything.
 func (a *act) finalStatus(ctx context.Context) *control.Status {
-	_ = eachOf(ctx, a.answering(), func(ctx context.Context, w *worker) error { // what is not said now was said before
+	_ = a.eachOf(ctx, a.answering(), func(ctx context.Context, w *worker) error { // what is not said now was said before
 		s, err := a.at(w.process).Status(ctx, w.process)
 		if err == nil && s.Generation == a.Generation {
 			w.status = &s

@@ -39,7 +39,7 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 			return func(o *observed) {
 				o.refused[d.round] = max(answer.Earliest, 1)
 				if d.round >= o.lastRound() { // there is no later one: this one is asked for again
-					o.notBefore = time.Now().Add(afterFail)
+					o.notBefore = a.now().Add(afterFail)
 				}
 			}, nil
 		}
@@ -89,7 +89,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
 	}
-	decided := time.Since(a.heard)
+	decided := a.now().Sub(a.heard)
 	if kept == nil { // else the copy may name what would be moved away
 		a.collect(ctx, round, digestsOf(a.Committed))
 	}
@@ -97,7 +97,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	took := time.Duration(0)
 	fields := []zap.Field{zap.Uint64("round", round), zap.Uint64("samples", m.SamplesSeen), zap.Duration("since_verified", decided)}
 	if !a.reached.IsZero() { // a status told of it
-		took = time.Since(a.reached)
+		took = a.now().Sub(a.reached)
 		fields = append(fields, zap.Duration("took", took))
 	}
 	a.Say(a.ID, "round committed", fields...)
@@ -130,7 +130,7 @@ func (a *act) commitAgain(ctx context.Context, fault error) (func(*observed), er
 	}
 	return func(o *observed) {
 		o.forget(round)
-		o.faults, o.fault, o.commitAt = o.faults+1, fault.Error(), time.Now().Add(pause)
+		o.faults, o.fault, o.commitAt = o.faults+1, fault.Error(), a.now().Add(pause)
 	}, errors.Join(fault, err)
 }
 

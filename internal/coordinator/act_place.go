@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -73,7 +72,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 			p, err = a.at(w.process).Start(ctx, a.assignment(result.Generation, plan, node, ports, from))
 		}
 		if err != nil { // those that were started are ended like any whose peer is gone
-			w.phase, w.ended, w.cause, w.obstacle = exited, time.Now(), err.Error(), obstacle.Of(err)
+			w.phase, w.ended, w.cause, w.obstacle = exited, a.now(), err.Error(), obstacle.Of(err)
 			w.died = w.obstacle == nil
 			break
 		}
@@ -84,7 +83,7 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 			g.status = o.status
 		}
 		o.generation = g
-		o.settle(time.Now()) // where none was started
+		o.settle(a.now()) // where none was started
 		for _, w := range g.living() {
 			a.follow(w)
 		}

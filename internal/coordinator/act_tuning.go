@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -39,12 +38,12 @@ func (a *act) tune(ctx context.Context) (func(*observed), error) {
 		return func(o *observed) {
 			o.tuning = &tuning{cause: err.Error()}
 			if obstacle.Of(err) == nil {
-				o.die(time.Now())
+				o.die(a.now())
 			}
 		}, err
 	}
 	return func(o *observed) {
-		o.tuning = newTuning(run, a.taking, time.Now())
+		o.tuning = newTuning(run, a.taking, a.now())
 		a.followTuning(run)
 	}, nil
 }
@@ -64,7 +63,7 @@ func (c *Coordinator) tuneRequest(s *spec.Spec, at placement) control.TuneReques
 func (a *act) resolve(ctx context.Context) (func(*observed), error) {
 	resolved, err := a.spec.Tuned(a.tuning.report, len(a.here.Cores))
 	if err != nil {
-		failed := &cluster.EndJob{Job: a.ID, Generation: a.Generation, State: cluster.Failed, Reason: err.Error(), At: time.Now()}
+		failed := &cluster.EndJob{Job: a.ID, Generation: a.Generation, State: cluster.Failed, Reason: err.Error(), At: a.now()}
 		return nil, errors.Join(err, a.propose(ctx, failed))
 	}
 	text, err := spec.Encode(resolved)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -27,7 +26,7 @@ const (
 // of the coordinator's own node. It comes before Run.
 func (c *Coordinator) Adopt(ctx context.Context) error {
 	state := c.raft.State()
-	now := time.Now()
+	now := c.now()
 	c.lookAround()
 	for _, j := range state.Jobs() {
 		if !placed(j) {
@@ -40,13 +39,12 @@ func (c *Coordinator) Adopt(ctx context.Context) error {
 		}
 	}
 	nodes := c.nodes()
-	found := make([]func() error, len(nodes))
-	var all sync.WaitGroup
+	found, all := make([]func() error, len(nodes)), make([]func(), len(nodes))
 	for i, n := range nodes {
 		c.sight(n.Name).sweeping = true
-		all.Go(func() { found[i] = c.list(ctx, n) })
+		all[i] = func() { found[i] = c.list(ctx, n) }
 	}
-	all.Wait()
+	c.together(all)
 	for i, n := range nodes {
 		if err := found[i](); err != nil && n.Name == c.here.Name {
 			return fmt.Errorf("adopt workers: %w", err)
@@ -65,13 +63,13 @@ func (c *Coordinator) list(ctx context.Context, n Node) func() error {
 		s.sweeping = false
 		if err != nil {
 			c.hearsNot(n.Name, err)
-			s.sweepAt = time.Now().Add(sweepAgain)
+			s.sweepAt = c.now().Add(sweepAgain)
 			return err
 		}
 		c.hears(n.Name)
-		s.sweepAt = time.Now().Add(sweepEvery)
+		s.sweepAt = c.now().Add(sweepEvery)
 		if !c.judge(n, running) {
-			s.sweepAt = time.Now().Add(sweepAgain)
+			s.sweepAt = c.now().Add(sweepAgain)
 		}
 		return nil
 	}
@@ -83,7 +81,7 @@ func (c *Coordinator) sweep(now time.Time) {
 	for _, n := range nodes {
 		if s := c.sight(n.Name); !s.sweeping && !now.Before(s.sweepAt) {
 			s.sweeping = true
-			c.tasks.Go(func() {
+			c.spawn(func() {
 				done := c.list(c.background, n)
 				c.call(func() { _ = done() }) // why is noted
 			})
@@ -110,7 +108,7 @@ func (c *Coordinator) judge(n Node, running []agent.Running) (all bool) {
 			c.adopt(c.job(r.Process.Job), r)
 		case killIt:
 			c.log.Warn("killing a process that no job needs", zap.Stringer("process", r.Process), zap.Uint64("generation", r.Process.Generation))
-			c.tasks.Go(func() {
+			c.spawn(func() {
 				ctx, cancel := context.WithTimeout(c.background, sweepBound)
 				defer cancel()
 				if err := n.Agent.Kill(ctx, r.Process); err != nil {
@@ -125,7 +123,7 @@ func (c *Coordinator) judge(n Node, running []agent.Running) (all bool) {
 	}
 	for _, o := range c.jobs {
 		if unseen := o.with(func(w *worker) bool { return w.phase == unseen && w.process.Node == n.Name }); len(unseen) > 0 {
-			o.missed(unseen[0])
+			o.missed(unseen[0], c.now())
 		}
 	}
 	return all
@@ -181,23 +179,23 @@ const noWorker = "the daemon was restarted and found no worker"
 
 // missed notes that a node has no worker of a job that should have one there. Where none of a generation was ever seen, it is as if
 // there had been none.
-func (o *observed) missed(w *worker) {
-	w.phase, w.cut, w.ended, w.cause = exited, time.Time{}, time.Now(), noWorker
+func (o *observed) missed(w *worker, now time.Time) {
+	w.phase, w.cut, w.ended, w.cause = exited, time.Time{}, now, noWorker
 	if len(o.with(func(w *worker) bool { return w.phase != exited || w.cause != noWorker })) == 0 {
 		o.generation = newGeneration()
 		return
 	}
 	if !o.lives() {
-		o.settle(time.Now())
+		o.settle(now)
 	}
 }
 
 // follow passes the events of a worker's process on until it has ended. Where its node stops to answer, they are asked for again.
 func (c *Coordinator) follow(w *worker) {
 	ctx, cancel := context.WithCancel(c.background)
-	w.unfollow, w.heard = cancel, time.Now()
+	w.unfollow, w.heard = cancel, c.now()
 	p := w.process
-	c.tasks.Go(func() {
+	c.spawn(func() {
 		defer cancel()
 		c.followProcess(ctx, p)
 	})
@@ -211,7 +209,7 @@ const (
 
 func (c *Coordinator) followProcess(ctx context.Context, p agent.Process) {
 	pause := firstAsk
-	for {
+	for ctx.Err() == nil {
 		exited := false
 		err := c.at(p).Events(ctx, p, func(e agent.Event) {
 			pause, exited = firstAsk, exited || e.Exit != nil
@@ -230,11 +228,7 @@ func (c *Coordinator) followProcess(ctx context.Context, p agent.Process) {
 			return
 		}
 		c.call(func() { c.cut(p, err) })
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
+		c.pause(ctx, pause)
 		pause = min(2*pause, longestAsk)
 	}
 }
@@ -247,7 +241,7 @@ func (c *Coordinator) cut(p agent.Process, why error) {
 		return
 	}
 	if w.cut.IsZero() {
-		w.cut, w.why = time.Now(), why.Error()
+		w.cut, w.why = c.now(), why.Error()
 		c.log.Warn("a worker is not heard any more", zap.Stringer("process", p), zap.Error(why))
 	}
 	if errors.Is(why, agent.ErrUnreachable) {
@@ -257,7 +251,7 @@ func (c *Coordinator) cut(p agent.Process, why error) {
 
 // followTuning passes the events of a tuning on until it has ended. It is on the coordinator's own node.
 func (c *Coordinator) followTuning(p agent.Process) {
-	c.tasks.Go(func() {
+	c.spawn(func() {
 		err := c.at(p).Events(c.background, p, func(e agent.Event) { c.call(func() { c.observe(e) }) })
 		if err != nil && c.background.Err() == nil {
 			c.log.Error("a process is not watched any more", zap.Stringer("process", p), zap.Error(err))

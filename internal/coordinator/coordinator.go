@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,9 +69,9 @@ type Coordinator struct {
 	pins   pins
 	Counts Counts // since the daemon started
 
+	host
 	background context.Context // of acts and watchers; ends when Run has
 	end        context.CancelFunc
-	tasks      sync.WaitGroup
 	stopping   context.Context // ends when the coordinator begins to stop
 	stop       context.CancelFunc
 
@@ -100,12 +99,15 @@ type Counts struct {
 var errStopping = errors.New("the daemon is stopping")
 
 // New returns a coordinator that does not run yet. The caller runs or closes it.
-func New(c Config) *Coordinator {
+func New(c Config) *Coordinator { return newOn(c, &process{}) }
+
+// newOn is New on a host.
+func newOn(c Config, h host) *Coordinator {
 	background, end := context.WithCancel(context.Background())
 	stopping, stop := context.WithCancel(context.Background())
 	nodes := newMembers(c.Nodes())
 	out := &Coordinator{
-		config: c, raft: c.Raft, here: nodes.all[0], log: c.Log, background: background, end: end, stopping: stopping, stop: stop,
+		config: c, raft: c.Raft, here: nodes.all[0], log: c.Log, host: h, background: background, end: end, stopping: stopping, stop: stop,
 		calls: make(chan func(), 64), jobs: map[string]*observed{}, seen: map[string]*seen{},
 		ways: links{known: map[[2]string]Link{}, failed: map[[2]string]time.Time{}},
 	}
@@ -126,7 +128,7 @@ func (c *Coordinator) End() {
 // Close is End, and waits. It is for a coordinator that does not run.
 func (c *Coordinator) Close() {
 	c.End()
-	c.tasks.Wait()
+	c.join()
 }
 
 // Run observes, decides and acts until ctx has ended and nothing is left to do, or Raft has failed. Then workers go on.
@@ -137,9 +139,9 @@ func (c *Coordinator) Run(ctx context.Context) {
 	asked := ctx.Done()
 	for {
 		state, changed := c.raft.Changed()
-		began := time.Now()
+		began := c.now()
 		idle := c.tick(state, ctx.Err() != nil) //nolint:contextcheck // what looks at data is bounded by itself
-		took := time.Since(began)
+		took := c.now().Sub(began)
 		for _, done := range c.answered {
 			close(done)
 		}
@@ -247,7 +249,7 @@ func (c *Coordinator) Spec(j *cluster.Job) (*spec.Spec, error) {
 
 // start does something in the background. What it returns changes the job.
 func (c *Coordinator) start(job string, act bool, do func(ctx context.Context) (func(*observed), error)) {
-	c.tasks.Go(func() {
+	c.spawn(func() {
 		change, err := do(c.background)
 		c.call(func() { c.conclude(job, act, change, err) })
 	})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -47,7 +48,8 @@ func (c *Coordinator) copyShards(o *observed, now time.Time) {
 	away := c.unreached()
 	nodes := slices.DeleteFunc(slices.Clone(c.nodes()), func(n Node) bool { return away[n.Name] != "" })
 	want, largest := o.replicas(len(nodes)), int64(0)
-	for k, s := range o.shards[round] {
+	for _, k := range slices.Sorted(maps.Keys(o.shards[round])) {
+		s := o.shards[round][k]
 		of := o.copies[shard.Digest(s.Digest)]
 		if of == nil {
 			of = &copies{have: []string{s.node}, tried: map[string]time.Time{}}
@@ -96,17 +98,17 @@ func (c *Coordinator) copyShard(o *observed, s stored, of *copies, nodes []Node,
 	ref := cluster.ShardRef{Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Frozen: s.Frozen.Digest, FrozenBytes: s.Frozen.Bytes}
 	c.start(id, false, func(ctx context.Context) (func(*observed), error) {
 		err := c.fetch(ctx, to, id, ref, from)
-		at := time.Now()
+		at := c.now()
 		return func(o *observed) {
 			of.busy = slices.DeleteFunc(of.busy, func(name string) bool { return name == to.Name })
 			if err == nil {
 				of.have, o.heard = append(of.have, to.Name), at
 				return
 			}
-			of.fault, of.tried[to.Name] = fmt.Sprintf("node %s could not copy it: %v", to.Name, err), time.Now().Add(copyPause)
+			of.fault, of.tried[to.Name] = fmt.Sprintf("node %s could not copy it: %v", to.Name, err), c.now().Add(copyPause)
 			c.log.Warn("copy a shard", zap.String("job", id), zap.String("node", to.Name), zap.Error(err))
 			if errors.Is(err, agent.ErrUnreachable) {
-				c.sight(to.Name).sweepAt = time.Now()
+				c.sight(to.Name).sweepAt = c.now()
 			}
 		}, nil
 	})
@@ -249,9 +251,9 @@ func (c *Coordinator) recopyShard(j *cluster.Job, round uint64, ref cluster.Shar
 			}
 			return func(*observed) {
 				at.copying = false
-				c.recopyAt = time.Now()
+				c.recopyAt = c.now()
 				if err != nil {
-					at.copyAt = time.Now().Add(copyPause)
+					at.copyAt = c.now().Add(copyPause)
 					c.log.Warn("copy a shard of which there are too few", zap.String("job", j.ID), zap.Uint64("round", round), zap.String("node", n.Name), zap.Error(err))
 					return
 				}

@@ -94,13 +94,13 @@ func (c *Coordinator) look(o *observed, node string) {
 	}
 	s.busy = true
 	admitted := o.spec
-	c.tasks.Go(func() {
+	c.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.background, sightBound)
 		defer cancel()
 		found, err := n.Agent.Look(ctx, admitted)
 		if err != nil {
 			found = agent.Sight{Data: fmt.Sprintf("nobody can say whether the data are there: %v", err)}
 		}
-		c.call(func() { s.Sight, s.at, s.busy = found, time.Now(), false })
+		c.call(func() { s.Sight, s.at, s.busy = found, c.now(), false })
 	})
 }

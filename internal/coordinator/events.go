@@ -14,7 +14,7 @@ import (
 
 // observe notes what was seen of a process, unless it has been replaced.
 func (c *Coordinator) observe(e agent.Event) {
-	o, now := c.job(e.Process.Job), time.Now()
+	o, now := c.job(e.Process.Job), c.now()
 	w := o.find(e.Process)
 	switch t := o.tuning; {
 	case w != nil:
@@ -94,11 +94,11 @@ func (c *Coordinator) conclude(job string, act bool, change func(*observed), err
 		return
 	}
 	o.note = err.Error()
-	o.notBefore = time.Now().Add(afterFail)
+	o.notBefore = c.now().Add(afterFail)
 	c.log.Error("could not act", zap.String("job", job), zap.Error(err))
 	if what := obstacle.Of(err); what != nil && (o.choice == place || o.choice == tune) {
 		if o.hold == before && !o.lives() {
-			o.waitFor(what, "", time.Now())
+			o.waitFor(what, "", c.now())
 		}
 		o.note, o.notBefore = what.String(), time.Time{}
 	}

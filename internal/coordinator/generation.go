@@ -137,7 +137,7 @@ func (o *observed) take(w *worker, e agent.Event, now time.Time) {
 			o.shards[e.Worker.Round] = map[int]stored{}
 		}
 		o.shards[e.Worker.Round][e.Worker.Shard.Stage] = stored{*e.Worker.Shard, w.process.Node}
-		o.heard = time.Now()
+		o.heard = now
 	case e.Worker != nil:
 		w.takeEvent(e.Worker)
 		o.status = joined(o.workers)

@@ -106,7 +106,7 @@ func (c *Coordinator) measureLinks(s snapshot) {
 	}
 	c.ways.busy = true
 	from, to := agents[p[0]], p[1]
-	c.tasks.Go(func() {
+	c.spawn(func() {
 		ctx, cancel := context.WithTimeout(c.background, linkBound)
 		defer cancel()
 		measured, err := from.Probe(ctx, to)
@@ -118,17 +118,17 @@ func (c *Coordinator) measureLinks(s snapshot) {
 func (c *Coordinator) noteLink(p [2]string, measured agent.Link, err error) {
 	c.ways.busy = false
 	if len(c.nodes()) > linkFew {
-		c.ways.next = time.Now().Add(linkPause)
+		c.ways.next = c.now().Add(linkPause)
 	}
 	at := zap.Strings("nodes", p[:])
 	if err != nil || measured.BytesPerSecond <= 0 {
 		if _, again := c.ways.failed[p]; !again {
 			c.log.Info("a link is not measured yet", at, zap.Error(err))
 		}
-		c.ways.failed[p] = time.Now()
+		c.ways.failed[p] = c.now()
 		return
 	}
-	link := Link{placer.Link{BitsPerSecond: 8 * measured.BytesPerSecond, RoundTrip: measured.RTT}, time.Now()}
+	link := Link{placer.Link{BitsPerSecond: 8 * measured.BytesPerSecond, RoundTrip: measured.RTT}, c.now()}
 	c.ways.known = maps.Clone(c.ways.known)
 	c.ways.known[p] = link
 	delete(c.ways.failed, p)

@@ -50,7 +50,7 @@ func (c *Coordinator) takeNodes(o *observed, passed time.Duration) {
 		}
 		w.quiet += passed
 		if !ok || w.quiet > quietBound || w.node.down && w.quiet > quietDown {
-			w.cut, w.why = time.Now().Add(-w.quiet), "it says nothing"
+			w.cut, w.why = c.now().Add(-w.quiet), "it says nothing"
 		}
 	}
 }

@@ -146,13 +146,13 @@ func (c *Coordinator) sight(name string) *seen {
 // hears notes that a node answers, hearsNot that it does not.
 func (c *Coordinator) hears(name string) {
 	if s := c.sight(name); !s.cut.IsZero() {
-		s.cut, s.why, s.sweepAt = time.Time{}, "", time.Now()
+		s.cut, s.why, s.sweepAt = time.Time{}, "", c.now()
 	}
 }
 
 func (c *Coordinator) hearsNot(name string, why error) {
 	if s := c.sight(name); s.cut.IsZero() {
-		now := time.Now()
+		now := c.now()
 		s.cut, s.why, s.sweepAt = now, why.Error(), now
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
@@ -30,9 +29,9 @@ func (c *Coordinator) Keep(ctx context.Context, job string, object []byte) (shar
 	nodes := slices.DeleteFunc(slices.Clone(c.nodes()), func(n Node) bool { return n.Name != c.here.Name && !n.Reach.Since.IsZero() })
 	var digest shard.Digest
 	faults := make([]error, min(objectNodes, len(nodes)))
-	var all sync.WaitGroup
+	all := make([]func(), len(faults))
 	for i, n := range nodes[:len(faults)] {
-		all.Go(func() {
+		all[i] = func() {
 			ctx, cancel := context.WithTimeout(ctx, objectBound)
 			defer cancel()
 			own := n.Name == c.here.Name
@@ -46,9 +45,9 @@ func (c *Coordinator) Keep(ctx context.Context, job string, object []byte) (shar
 			if own {
 				digest = kept
 			}
-		})
+		}
 	}
-	all.Wait()
+	c.together(all)
 	return digest, faults[0]
 }
 

@@ -128,6 +128,6 @@ func (a *act) probe(ctx context.Context) (func(*observed), error) {
 		}
 		o.hold.passed = err == nil
 		o.hold.tries++
-		o.hold.probeAt = time.Now().Add(obstacle.Pause(o.hold.tries))
+		o.hold.probeAt = a.now().Add(obstacle.Pause(o.hold.tries))
 	}, nil
 }

@@ -25,7 +25,7 @@ var errSilent = errors.New("the tuning has said nothing for longer than it may")
 func (c *Coordinator) Tune(ctx context.Context, s *spec.Spec, each func(api.TuneUpdate) error) (last api.TuneUpdate, err error) {
 	ctx, cancel := c.untilStop(ctx)
 	defer cancel(nil)
-	began := time.Now()
+	began := c.now()
 	at, err := c.waitForRoom(ctx, s, func(text string) error {
 		return each(api.TuneUpdate{Progress: &api.TuneProgress{Text: text, ElapsedS: time.Since(began).Seconds()}})
 	})
@@ -33,7 +33,7 @@ func (c *Coordinator) Tune(ctx context.Context, s *spec.Spec, each func(api.Tune
 		return last, err
 	}
 	defer c.release(context.WithoutCancel(ctx), at)
-	c.tasks.Go(func() { c.endWhenSick(ctx, cancel, at) })
+	c.spawn(func() { c.endWhenSick(ctx, cancel, at) })
 	return c.runTuning(ctx, cancel, c.tuneRequest(s, at), each)
 }
 
@@ -103,13 +103,13 @@ func (c *Coordinator) runTuning(
 	toTheEnd := context.WithoutCancel(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = c.here.Agent.Kill(toTheEnd, p) }) // its end is waited for
 	defer stop()
-	t := newTuning(p, nil, time.Now())
+	t := newTuning(p, nil, c.now())
 	silence := time.AfterFunc(t.silence(), func() { cancel(errSilent) })
 	defer silence.Stop()
 	err = c.here.Agent.Events(toTheEnd, p, func(e agent.Event) {
 		switch {
 		case e.Tuning != nil:
-			t.take(e.Tuning, time.Now())
+			t.take(e.Tuning, c.now())
 			silence.Reset(t.silence())
 			if e.Tuning.Progress == nil {
 				break

@@ -72,7 +72,7 @@ func (c *Coordinator) RetainJobs(ctx context.Context) {
 		if err != nil {
 			c.log.Warn("how large the disk of the state directory is", zap.Error(err))
 		}
-		for id, why := range c.config.Limits().Retain.surplus(time.Now(), jobs, disk) {
+		for id, why := range c.config.Limits().Retain.surplus(c.now(), jobs, disk) {
 			_ = c.Remove(ctx, id, why) // fails only once the coordinator has stopped
 		}
 		select {

@@ -47,7 +47,7 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 // snapshot is what there is to decide about.
 func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 	s := snapshot{
-		now: time.Now(), stopping: stopping, limits: c.config.Limits(),
+		now: c.now(), stopping: stopping, limits: c.config.Limits(),
 	}
 	c.lookAround()
 	for _, n := range c.nodes() {
@@ -224,7 +224,7 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 			c.awaitRoom(o, d.reason)
 			return rooms
 		}
-		if !c.looked(o, a.taking, time.Now()) {
+		if !c.looked(o, a.taking, c.now()) {
 			o.acting, o.note = false, d.reason+"; finding out whether its data are there"
 			return o.left(rooms, a.taking)
 		}
@@ -242,7 +242,7 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 	case killWorkers:
 		o.killed = d.reason
 	case abortWorkers:
-		o.abort(time.Now())
+		o.abort(c.now())
 	case wait, loseWorkers, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe, awaitGPUs:
 	}
 	c.start(o.ID, true, func(ctx context.Context) (func(*observed), error) { return acts[d.choice](&a, ctx) })
