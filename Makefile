@@ -269,7 +269,7 @@ bench-control: ## what a cluster of 200 nodes and 1,000 jobs costs the node that
 	@$(BIN)/bench-control
 
 .PHONY: bench-cluster
-bench-cluster: ## how long training pauses when a worker, a host or the leader of a cluster is killed, and what commits cost, as root, 5 minutes (HOSTS=3)
+bench-cluster: ## how long training pauses when a worker, a host or the leader of a cluster is killed, beside torchrun, and what commits cost, as root, 6 minutes (HOSTS=3)
 	@$(MAKE) --no-print-directory test-deps build >&2
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -measure -avgpiped $(BIN)/avgpiped -hosts $(HOSTS)

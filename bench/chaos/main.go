@@ -31,6 +31,7 @@ type options struct {
 	hosts    int
 	measure  bool
 	parts    string
+	python   string
 }
 
 func main() {
@@ -45,7 +46,8 @@ func main() {
 	flag.BoolVar(&o.verbose, "v", false, "print what happens in each trial")
 	flag.IntVar(&o.hosts, "hosts", 1, "how many hosts a trial has; several need root")
 	flag.BoolVar(&o.measure, "measure", false, "measure several hosts in place of trials")
-	flag.StringVar(&o.parts, "parts", "pauses,commits", "what to measure: pauses after faults, and what commits cost")
+	flag.StringVar(&o.parts, "parts", "pauses,torchrun,commits", "what to measure: pauses after faults, the same of PyTorch's launcher, and what commits cost")
+	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the part torchrun")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
 	report.Main("chaos", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o) })
 }
@@ -79,6 +81,7 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 	if o.measure {
 		return report.Parts(ctx, o.parts,
 			report.Part{Name: "pauses", Measure: func(ctx context.Context) ([]report.Figure, error) { return measure(ctx, o) }},
+			report.Part{Name: "torchrun", Measure: func(ctx context.Context) ([]report.Figure, error) { return measureTorchrun(ctx, o) }},
 			report.Part{Name: "commits", Measure: func(ctx context.Context) ([]report.Figure, error) { return measureCommits(ctx, o) }},
 		)
 	}

@@ -32,6 +32,8 @@ type pulse struct {
 	beats []time.Time    // when a worker was seen to have done more than before
 }
 
+func newPulse() *pulse { return &pulse{steps: map[int]uint64{}} }
+
 // lookAt asks the workers of a job all the time.
 func (p *pulse) lookAt(ctx context.Context, w *testbed, j *trialJob) {
 	var clients []control.Client
@@ -87,17 +89,27 @@ type measurement struct {
 	metric string
 	bar    float64 // seconds
 	aim    float64
-	strike func(ctx context.Context, w *testbed, leader *host, with []*host) (undo func() error, err error)
+	// leads: the host that leads must be among those that train. Else leadership is moved first, which does not pause training.
+	leads  bool
+	strike func(ctx context.Context, leader *host, with []*host) (undo func() error, err error)
+}
+
+var workerKilled = measurement{
+	metric: "pause of training after SIGKILL of a worker", bar: 1, aim: 0.3,
+	strike: func(_ context.Context, _ *host, with []*host) (func() error, error) {
+		return kill(with[len(with)-1].processes(asWorker)...)
+	},
 }
 
 var measurements = []measurement{
-	{"pause of training after SIGKILL of a worker", 1, 0.3, func(_ context.Context, _ *testbed, _ *host, with []*host) (func() error, error) {
-		return kill(with[len(with)-1].processes(asWorker)...)
-	}},
-	{"pause of training after SIGKILL of all of a host", 5, 2, func(ctx context.Context, _ *testbed, leader *host, with []*host) (func() error, error) {
+	workerKilled,
+	{metric: "pause of training after SIGKILL of all of a host", bar: 5, aim: 2, strike: func(ctx context.Context, leader *host, with []*host) (func() error, error) {
 		return down(ctx, with[slices.IndexFunc(with, func(h *host) bool { return h != leader })])
 	}},
-	{"pause of training after SIGKILL of the daemon that leads", 0.1, 0.05, func(ctx context.Context, _ *testbed, leader *host, _ []*host) (func() error, error) {
+	{metric: "pause of training after SIGKILL of all of the host that leads and has a stage", bar: 5, aim: 2, leads: true, strike: func(ctx context.Context, leader *host, _ []*host) (func() error, error) {
+		return down(ctx, leader)
+	}},
+	{metric: "pause of training after SIGKILL of the daemon that leads", bar: 0.1, aim: 0.05, strike: func(ctx context.Context, leader *host, _ []*host) (func() error, error) {
 		return nil, leader.daemon.End(ctx, syscall.SIGKILL)
 	}},
 }
@@ -118,34 +130,49 @@ func measure(ctx context.Context, o options) (figures []report.Figure, err error
 	}
 	conditions := map[string]any{"hosts": o.hosts, "processor": processor()}
 	figures = append(figures, report.Figure{Metric: "memory of an idle daemon", Value: idle / 1e6, Unit: "MB", Bar: 60, Aim: 40, AtMost: true, Conditions: conditions})
+	return figures, w.whileTraining(ctx, func(j *trialJob, p *pulse) error {
+		for _, m := range measurements {
+			pauses, err := w.pauses(ctx, j, p, m)
+			if err != nil {
+				return err
+			}
+			figures = append(figures, report.Figure{
+				Metric: m.metric, Value: report.Median(pauses), Unit: "s", Bar: m.bar, Aim: m.aim, AtMost: true,
+				Conditions: map[string]any{"hosts": o.hosts, "processor": processor(), "all": pauses},
+			})
+		}
+		return nil
+	})
+}
+
+// whileTraining does something while a job trains that does not end, and cancels that.
+func (w *testbed) whileTraining(ctx context.Context, do func(*trialJob, *pulse) error) error {
 	id, err := w.submit(ctx, &endless)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	j, p := &trialJob{kind: &endless, id: id}, &pulse{steps: map[int]uint64{}}
+	j, p := &trialJob{kind: &endless, id: id}, newPulse()
 	looking, stop := context.WithCancel(ctx)
 	var eyes sync.WaitGroup
-	defer eyes.Wait()
-	defer stop()
 	eyes.Go(func() { p.lookAt(looking, w, j) })
-	defer func() { err = errors.Join(err, w.cancel(ctx, j)) }()
-	for _, m := range measurements {
-		var pauses []float64
-		for range repeats {
-			pause, err := w.strike(ctx, j, p, m)
-			if err != nil {
-				return figures, fmt.Errorf("%s: %w", m.metric, err)
-			}
-			w.say("%s: %v", m.metric, pause)
-			pauses = append(pauses, pause.Seconds())
+	err = do(j, p)
+	stop()
+	eyes.Wait()
+	return errors.Join(err, w.cancel(ctx, j))
+}
+
+// pauses are those of training after a fault that strikes several times, in ascending order, in seconds.
+func (w *testbed) pauses(ctx context.Context, j *trialJob, p *pulse, m measurement) (all []float64, err error) {
+	for range repeats {
+		pause, err := w.strike(ctx, j, p, m)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.metric, err)
 		}
-		slices.Sort(pauses)
-		figures = append(figures, report.Figure{
-			Metric: m.metric, Value: pauses[len(pauses)/2], Unit: "s", Bar: m.bar, Aim: m.aim, AtMost: true,
-			Conditions: map[string]any{"hosts": o.hosts, "processor": processor(), "all": pauses},
-		})
+		w.say("%s: %v", m.metric, pause)
+		all = append(all, pause.Seconds())
 	}
-	return figures, nil
+	slices.Sort(all)
+	return all, nil
 }
 
 // cancel ends a job.
@@ -163,6 +190,7 @@ func (w *testbed) cancel(ctx context.Context, j *trialJob) error {
 // strike waits until a job has two workers and a committed round, applies a fault and returns the pause.
 func (w *testbed) strike(ctx context.Context, j *trialJob, p *pulse, m measurement) (pause time.Duration, err error) {
 	var with []*host
+	var leader *host
 	before := uint64(0)
 	err = rig.Poll(ctx, jobBound, "a job that trains and commits on a whole cluster", func() bool {
 		with = slices.DeleteFunc(slices.Clone(w.hosts), func(h *host) bool { return len(h.processes(asWorker)) == 0 })
@@ -170,14 +198,22 @@ func (w *testbed) strike(ctx context.Context, j *trialJob, p *pulse, m measureme
 		if before == 0 {
 			before = s.CommittedRound
 		}
-		return err == nil && s.State == api.Running && len(with) > 1 && s.CommittedRound > before && w.whole(ctx)
+		if err != nil || s.State != api.Running || len(with) < 2 || s.CommittedRound <= before || !w.whole(ctx) {
+			return false
+		}
+		leader = w.hosts[0].leader(ctx)
+		if !m.leads || slices.Contains(with, leader) {
+			return true
+		}
+		_ = leader.daemon.End(ctx, syscall.SIGKILL) // who leads next is seen in the next turn
+		return false
 	})
 	if err != nil {
 		return 0, err
 	}
 	rig.Pause(ctx, 2*time.Second) // what the last fault left to do
 	from := time.Now()
-	undo, err := m.strike(ctx, w, w.hosts[0].leader(ctx), with)
+	undo, err := m.strike(ctx, leader, with)
 	if err == nil {
 		pause, err = p.pause(ctx, from)
 	}
