@@ -33,6 +33,14 @@ var clusterFaults = []fault{
 	{name: "flap", family: "network", does: "a host's interface goes down and up for half a second each", lasts: 4 * time.Second, apply: flap},
 	{name: "slow-link", family: "network", does: "a host sends and receives 2 Mbit/s", lasts: 5 * time.Second, apply: slow},
 
+	{name: "delay-link", family: "proxy", does: "what a host sends and receives is late by up to 100 ms, each piece by another time", proxied: true, lasts: 5 * time.Second, apply: toxic(delay)},
+	{name: "slow-close", family: "proxy", does: "connections of a host close up to 2 s late", proxied: true, lasts: 5 * time.Second, apply: toxic(slowClose)},
+	{name: "reset", family: "proxy", does: "connections of a host are reset at the first byte", proxied: true, lasts: 3 * time.Second, apply: toxic(reset)},
+	{name: "limit-data", family: "proxy", does: "connections of a host close after up to 256 KiB, in the midst of a message", proxied: true, lasts: 5 * time.Second, apply: toxic(limitData)},
+	{name: "swallow-data", family: "proxy", does: "connections of a host stay open, and nothing arrives", proxied: true, lasts: 5 * time.Second, apply: toxic(swallow)},
+	{name: "swallow-leader", family: "proxy", does: "the same of the host that leads", proxied: true, lasts: 5 * time.Second, apply: onLeader(toxic(swallow))},
+	{name: "slice-data", family: "proxy", does: "what a host sends and receives arrives in pieces of some 512 bytes", proxied: true, lasts: 5 * time.Second, apply: toxic(slice)},
+
 	{name: "disk-full", family: "disk", does: "the state directory's disk is full on a host", mounts: true, lasts: 3 * time.Second, apply: fillDisk},
 	{name: "read-only", family: "disk", does: "a state directory becomes read-only for what is opened anew", mounts: true, lasts: 3 * time.Second, apply: overmountReadOnly},
 	{name: "flip-shard", family: "damage", does: "bytes of one copy of a committed shard are flipped", alone: true, apply: halted(once(damageShard(flip)))},

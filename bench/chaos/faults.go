@@ -12,6 +12,8 @@ type fault struct {
 	does   string // for the summary and the README
 	mounts bool   // it needs to mount file systems
 	tuned  bool   // it needs a job that is tuned
+	// proxied: it needs proxies in the connections between hosts, from the start.
+	proxied bool
 	// alone: it expects something of a daemon that nothing else disturbs.
 	alone bool
 	// lasts is the longest time that it is in force; the trial draws one up to it. 0: it passes at once.

@@ -33,6 +33,7 @@ type testbed struct {
 	verbose bool
 	hosts   []*host
 	network *hosts.Network // nil: one host, this machine
+	proxies *hosts.Proxies // between them; nil: none
 	random  *rand.Rand     // of whoever applies faults
 	jobs    []*trialJob
 
@@ -109,8 +110,11 @@ func (w *testbed) remove(ctx context.Context) (err error) {
 		h.client.Close()
 		h.unmountAll()
 	}
+	if w.proxies != nil {
+		err = w.proxies.Close(ctx)
+	}
 	if w.network != nil {
-		err = w.network.Remove(ctx)
+		err = errors.Join(err, w.network.Remove(ctx))
 	}
 	return errors.Join(err, os.RemoveAll(w.dir))
 }

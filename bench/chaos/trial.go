@@ -103,7 +103,13 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 	}
 	defer func() { err = errors.Join(err, w.remove(ctx)) }()
 	w.say("%v", &p)
-	if err = w.start(ctx); err == nil {
+	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.proxied }) {
+		w.proxies, err = w.network.Proxy(ctx)
+	}
+	if err == nil {
+		err = w.start(ctx)
+	}
+	if err == nil {
 		err = w.applyFaults(ctx, &p)
 	}
 	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.family == "missing" }) {

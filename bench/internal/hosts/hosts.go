@@ -1,5 +1,5 @@
-// Package hosts makes one machine several: each host is a network namespace with an address of its own on a common bridge. Links can be made slow
-// or cut, and disks small. It needs root and the programs ip, tc and nft (Debian: iproute2, nftables).
+// Package hosts makes one machine several: each host is a network namespace with an address of its own on a common bridge. Links can be made slow,
+// cut or led through proxies. It needs root and the programs ip, tc and nft (Debian: iproute2, nftables).
 //
 //	if !inside {
 //		return hosts.Enter(ctx) // the program again, in namespaces that take everything with them
@@ -158,14 +158,14 @@ func (n *Network) Cut(ctx context.Context, one, other []string) (heal func() err
 		for _, name := range pair[0] {
 			rules := fmt.Sprintf("table inet cut {\n chain in { type filter hook input priority 0; ip saddr { %s } drop; }\n"+
 				" chain out { type filter hook output priority 0; ip daddr { %s } drop; }\n}\n", set, set)
-			if err := n.Host(name).execute(ctx, rules, "nft", "-f", "-"); err != nil {
+			if err := n.Host(name).nft(ctx, rules, "-f", "-"); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return func() (err error) {
 		for _, name := range slices.Concat(one, other) {
-			err = errors.Join(err, n.Host(name).execute(context.WithoutCancel(ctx), "", "nft", "delete", "table", "inet", "cut"))
+			err = errors.Join(err, n.Host(name).nft(context.WithoutCancel(ctx), "", "delete", "table", "inet", "cut"))
 		}
 		return err
 	}, nil
@@ -179,9 +179,9 @@ func (n *Network) Unplug(ctx context.Context, name string) (plug func() error, e
 	return func() error { return set("up") }, set("down")
 }
 
-// execute runs a command on the host to its end.
-func (h *Host) execute(ctx context.Context, input, program string, arguments ...string) error {
-	return execute(ctx, input, "ip", slices.Concat([]string{"netns", "exec", h.namespace(), program}, arguments)...)
+// nft changes the host's rules.
+func (h *Host) nft(ctx context.Context, rules string, arguments ...string) error {
+	return execute(ctx, rules, "ip", slices.Concat([]string{"netns", "exec", h.namespace(), "nft"}, arguments)...)
 }
 
 func execute(ctx context.Context, input, program string, arguments ...string) error {

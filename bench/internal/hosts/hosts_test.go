@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/Shopify/toxiproxy/v2/toxics"
+
 	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
@@ -110,6 +112,9 @@ func inside(ctx context.Context) error {
 	if err := errors.Join(plug(), asked("c")); err != nil {
 		return err
 	}
+	if err := throughProxies(ctx, n, once, asked); err != nil {
+		return err
+	}
 	if err := n.Limit(ctx, "a", 8e6); err != nil {
 		return err
 	}
@@ -118,6 +123,32 @@ func inside(ctx context.Context) error {
 		err = fmt.Errorf("the limit is not there: %s", qdisc)
 	}
 	return errors.Join(err, asked("a"), n.Limit(ctx, "a", 0), server.Process.Kill(), n.Remove(ctx))
+}
+
+// throughProxies checks that connections go through proxies, and that a toxic is in those of its host alone.
+func throughProxies(ctx context.Context, n *Network, once, asked func(from string) error) error {
+	p, err := n.Proxy(ctx)
+	if err != nil {
+		return err
+	}
+	undo := p.Toxic("a", &toxics.LatencyToxic{Latency: 150})
+	began := time.Now()
+	err = errors.Join(asked("c"), asked("a"))
+	if took := time.Since(began); took < 300*time.Millisecond {
+		err = errors.Join(err, fmt.Errorf("a asks b and is answered in %v over a line of 150 ms", took))
+	}
+	undo()
+	undo = p.Toxic("a", &toxics.LimitDataToxic{Bytes: 3})
+	if once("a") == nil || asked("c") != nil {
+		err = errors.Join(err, errors.New("a hears of b more than three bytes, or c does not"))
+	}
+	undo()
+	undo = p.Toxic("b", &toxics.ResetToxic{})
+	if once("a") == nil || once("c") == nil {
+		err = errors.Join(err, errors.New("connections to b are not reset"))
+	}
+	undo()
+	return errors.Join(err, asked("a"), asked("c"), p.Close(ctx), asked("a"))
 }
 
 func serve(address string) error {
