@@ -130,7 +130,7 @@ func (s *summary) print(table []fault, mounts bool) error {
 	fmt.Fprintln(rows, "FAULT\tTRIALS\tPASSED\tWHAT HAPPENS") //nolint:errcheck // Flush reports it
 	for _, f := range table {
 		t, skipped := s.tallies[f.name], ""
-		if f.mounts && !mounts {
+		if f.root() && !mounts {
 			skipped = "; skipped, since it needs root"
 		}
 		fmt.Fprintf(rows, "%s\t%d\t%d\t%s%s\n", f.name, t.Trials, t.Passed, f.does, skipped) //nolint:errcheck // as above

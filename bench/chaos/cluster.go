@@ -43,6 +43,9 @@ var clusterFaults = []fault{
 
 	{name: "disk-full", family: "disk", does: "the state directory's disk is full on a host", mounts: true, lasts: 3 * time.Second, apply: fillDisk},
 	{name: "read-only", family: "disk", does: "a state directory becomes read-only for what is opened anew", mounts: true, lasts: 3 * time.Second, apply: overmountReadOnly},
+	{name: "slow-disk", family: "disk", does: "each sync of a file takes up to 0.3 s on a host", slows: true, lasts: 5 * time.Second, apply: slowDisk},
+	{name: "stuck-disk", family: "disk", does: "no sync of a file returns on a host", slows: true, lasts: 4 * time.Second, apply: stuckDisk},
+	{name: "stuck-leader-disk", family: "disk", does: "the same on the host that leads", slows: true, lasts: 4 * time.Second, apply: onLeader(stuckDisk)},
 	{name: "flip-shard", family: "damage", does: "bytes of one copy of a committed shard are flipped", alone: true, apply: halted(once(damageShard(flip)))},
 }
 

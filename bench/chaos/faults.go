@@ -12,6 +12,7 @@ type fault struct {
 	does   string // for the summary and the README
 	mounts bool   // it needs to mount file systems
 	tuned  bool   // it needs a job that is tuned
+	slows  bool   // it needs a disk that can be slow, from the start
 	// proxied: it needs proxies in the connections between hosts, from the start.
 	proxied bool
 	// alone: it expects something of a daemon that nothing else disturbs.
@@ -20,6 +21,9 @@ type fault struct {
 	lasts time.Duration
 	apply apply
 }
+
+// root: it needs root.
+func (f *fault) root() bool { return f.mounts || f.slows }
 
 // apply makes a fault happen. undo, unless nil, takes it away again.
 type apply func(ctx context.Context, w *host) (undo func() error, err error)
@@ -43,6 +47,8 @@ var faults = []fault{
 	{name: "disk-full-start", family: "disk", does: "the disk is full while the daemon starts", mounts: true, lasts: 2 * time.Second, apply: halted(fillDisk)},
 	{name: "read-only", family: "disk", does: "the state directory becomes read-only for what is opened anew", mounts: true, lasts: 3 * time.Second, apply: overmountReadOnly},
 	{name: "read-only-start", family: "disk", does: "the file system is read-only while the daemon starts", mounts: true, lasts: 2 * time.Second, apply: halted(remountReadOnly)},
+	{name: "slow-disk", family: "disk", does: "each sync of a file takes up to 0.3 s", slows: true, lasts: 5 * time.Second, apply: slowDisk},
+	{name: "stuck-disk", family: "disk", does: "no sync of a file returns", slows: true, lasts: 4 * time.Second, apply: stuckDisk},
 
 	{name: "late-jobs", family: "missing", does: "jobs/ is not mounted at one start", mounts: true, lasts: 2 * time.Second, apply: halted(late("jobs"))},
 	{name: "late-raft", family: "missing", does: "raft/ is not mounted at one start", mounts: true, lasts: 2 * time.Second, apply: halted(lateRaft)},

@@ -24,6 +24,7 @@ type host struct {
 	on     *hosts.Host // nil: this machine
 	dir    string      // all of it
 	base   string      // the state directory
+	disk   *hosts.Disk // nil: it is never slow
 	state  string      // the same, as the configuration spells it
 	daemon *rig.Supervisor
 	client *api.Client
@@ -64,10 +65,14 @@ func (h *host) configure(level string) error {
 
 // command is the daemon's program with arguments, on the host.
 func (h *host) command(arguments ...string) *exec.Cmd {
-	if h.on != nil {
-		return h.on.Command(h.program, arguments...)
+	program := h.program
+	if h.disk != nil {
+		program, arguments = h.disk.Command(program, arguments...)
 	}
-	return exec.Command(h.program, arguments...) //nolint:noctx,gosec // the program under test, which is ended by signals alone
+	if h.on != nil {
+		return h.on.Command(program, arguments...)
+	}
+	return exec.Command(program, arguments...) //nolint:noctx,gosec // the program under test, which is ended by signals alone
 }
 
 // start starts the daemon, and again after each end.

@@ -32,6 +32,7 @@ type options struct {
 	measure  bool
 	parts    string
 	python   string
+	slowable string
 }
 
 func main() {
@@ -49,11 +50,15 @@ func main() {
 	flag.StringVar(&o.parts, "parts", "pauses,torchrun,commits", "what to measure: pauses after faults, the same of PyTorch's launcher, and what commits cost")
 	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the part torchrun")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
+	flag.StringVar(&o.slowable, hosts.SlowableFlag[1:], "", "used by the program itself: it becomes the program of its arguments, on a `disk` that can be slow")
 	report.Main("chaos", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o) })
 }
 
 // run runs the trials, as root in namespaces: no mount and no process outlives the program, however it ends.
 func run(ctx context.Context, o options) ([]report.Figure, error) {
+	if o.slowable != "" {
+		return nil, hosts.BecomeSlowable(ctx, o.slowable, flag.Args())
+	}
 	if os.Getuid() == 0 && !o.inside {
 		return nil, hosts.Enter(ctx)
 	}

@@ -108,10 +108,13 @@ func (w *testbed) say(format string, args ...any) {
 func (w *testbed) remove(ctx context.Context) (err error) {
 	for _, h := range w.hosts {
 		h.client.Close()
+		if h.disk != nil {
+			err = errors.Join(err, h.disk.Close())
+		}
 		h.unmountAll()
 	}
 	if w.proxies != nil {
-		err = w.proxies.Close(ctx)
+		err = errors.Join(err, w.proxies.Close(ctx))
 	}
 	if w.network != nil {
 		err = errors.Join(err, w.network.Remove(ctx))

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
+
+	"github.com/avgpipe/avgpipe/bench/internal/hosts"
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
@@ -59,7 +63,7 @@ func draw(seed uint64, from setting, mounts bool) plan {
 		if f.tuned { // the job is tuned before it trains
 			e.round, tuned = 0, true
 		}
-		if !f.mounts || mounts {
+		if !f.root() || mounts {
 			p.events = append(p.events, e)
 		}
 	}
@@ -103,10 +107,7 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 	}
 	defer func() { err = errors.Join(err, w.remove(ctx)) }()
 	w.say("%v", &p)
-	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.proxied }) {
-		w.proxies, err = w.network.Proxy(ctx)
-	}
-	if err == nil {
+	if err = w.prepare(ctx, p.events); err == nil {
 		err = w.start(ctx)
 	}
 	if err == nil {
@@ -128,6 +129,24 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 		err = errors.Join(err, w.save(o.keep, err))
 	}
 	return err
+}
+
+// prepare makes what faults need from the start.
+func (w *testbed) prepare(ctx context.Context, events []event) (err error) {
+	if slices.ContainsFunc(events, func(e event) bool { return e.fault.proxied }) {
+		if w.proxies, err = w.network.Proxy(ctx); err != nil {
+			return err
+		}
+	}
+	if !slices.ContainsFunc(events, func(e event) bool { return e.fault.slows }) {
+		return nil
+	}
+	for _, h := range w.hosts {
+		if h.disk, err = hosts.NewDisk(filepath.Join(h.dir, "disk")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // applyFaults submits the jobs and applies the faults.
@@ -269,9 +288,26 @@ func (w *testbed) end(ctx context.Context) (err error) {
 		}
 	}
 	if left := w.processes(""); len(left) > 0 {
-		err = errors.Join(err, fmt.Errorf("processes %v are left", left), signalAll(left, syscall.SIGKILL))
+		for _, pid := range left {
+			err = errors.Join(err, fmt.Errorf("process %d is left: %s", pid, commandLine(pid)))
+		}
+		err = errors.Join(err, signalAll(left, syscall.SIGKILL))
 	}
 	return err
+}
+
+// commandLine says what a process is, and in which state.
+func commandLine(pid int) string {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return err.Error()
+	}
+	stat, err := p.Stat()
+	line, failed := p.CmdLine()
+	if err = errors.Join(err, failed); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%s, state %s, child of %d", strings.Join(line, " "), stat.State, stat.PPID)
 }
 
 // checkLogs looks for crashes that nobody ordered.

@@ -1,5 +1,5 @@
 // Package hosts makes one machine several: each host is a network namespace with an address of its own on a common bridge. Links can be made slow,
-// cut or led through proxies. It needs root and the programs ip, tc and nft (Debian: iproute2, nftables).
+// cut or led through proxies, and disks slow. It needs root and the programs ip, tc and nft (Debian: iproute2, nftables).
 //
 //	if !inside {
 //		return hosts.Enter(ctx) // the program again, in namespaces that take everything with them

@@ -9,7 +9,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +32,10 @@ func TestMain(m *testing.M) {
 		err = inside(context.Background())
 	case "serve":
 		err = serve(os.Args[2])
+	case SlowableFlag:
+		err = BecomeSlowable(context.Background(), os.Args[2], os.Args[3:])
+	case "sync":
+		err = syncOnce(os.Args[2])
 	case "ask":
 		err = ask(os.Args[2])
 	default:
@@ -39,6 +46,67 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// What syncs a file waits as long as the disk says, and no longer than that.
+func TestDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		envtest.Missing(t, "a slow disk needs root")
+	}
+	dir := t.TempDir()
+	d, err := NewDisk(filepath.Join(dir, "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, arguments := d.Command(self, "sync", filepath.Join(dir, "file"))
+	run := func() {
+		t.Helper()
+		if said, err := exec.CommandContext(t.Context(), program, arguments...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, said)
+		}
+	}
+	run()
+	var waited atomic.Int32
+	undo := d.Slow(func(<-chan struct{}) { waited.Add(1) })
+	run()
+	undo()
+	run()
+	if waited.Load() != 2 {
+		t.Errorf("a program syncs twice, and %d calls waited", waited.Load())
+	}
+	undo = d.Slow(func(done <-chan struct{}) { <-done })
+	stuck := exec.CommandContext(t.Context(), program, arguments...)
+	if err := stuck.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- stuck.Wait() }()
+	select {
+	case err := <-ended:
+		t.Errorf("a program that syncs on a disk that stands still ended: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	undo()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// syncOnce syncs a file, and then its data.
+func syncOnce(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("text")
+	return errors.Join(err, f.Sync(), syscall.Fdatasync(int(f.Fd())), f.Close())
 }
 
 // TestHosts runs inside in namespaces of its own.
