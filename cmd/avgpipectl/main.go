@@ -89,7 +89,7 @@ A JOB is named by its id, or by its name if only one job has it.`,
 	cmd.AddCommand(
 		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newAuditCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
-		newNodesCommand(), newChaosCommand(), newPlanCommand(), newContextCommand(), newLoginCommand(), newVersionCommand(),
+		newNodesCommand(), newBackupCommand(), newRestoreCommand(), newChaosCommand(), newPlanCommand(), newContextCommand(), newLoginCommand(), newVersionCommand(),
 	)
 	cmd.InitDefaultCompletionCmd()
 	explainExits(cmd)

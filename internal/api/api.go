@@ -247,6 +247,16 @@ type DrainRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// RestoreResponse says what was restored from a backup.
+type RestoreResponse struct {
+	Taken       time.Time `json:"taken"`       // when the backup was made, by the clock of the node that made it
+	Node        string    `json:"node"`        // which that was
+	Version     string    `json:"version"`     // of its program
+	Jobs        int       `json:"jobs"`        // that are in the backup
+	Back        []string  `json:"back"`        // the ids of those that were brought back; the others were there
+	Interrupted []string  `json:"interrupted"` // the ids of those of them that had not ended then; they are failed, and can be resumed
+}
+
 // RenewRequest asks for another certificate of whoever asks with one.
 type RenewRequest struct {
 	CSR string `json:"csr"` // PEM

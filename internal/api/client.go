@@ -133,6 +133,24 @@ func (c *Client) RemoveNode(ctx context.Context, name string, force bool) ([]Nod
 	return call[[]NodeStatus](ctx, c, http.MethodDelete, path, nil)
 }
 
+// Backup copies a backup of the control state to w.
+func (c *Client) Backup(ctx context.Context, w io.Writer) error {
+	return c.copy(ctx, PathBackup, "the backup", w)
+}
+
+// Restore brings back the jobs of a backup that the control state does not have.
+func (c *Client) Restore(ctx context.Context, backup io.Reader) (answer RestoreResponse, err error) {
+	body, err := c.unix.Send(ctx, http.MethodPost, PathRestore, ContentTypeBackup, backup)
+	if err != nil {
+		return answer, c.explain(err)
+	}
+	defer body.Close() //nolint:errcheck // only read
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		return answer, fmt.Errorf("the backup was restored; read the answer of %s: %w", c.unix.Socket, err)
+	}
+	return answer, nil
+}
+
 // Renew returns another certificate of whoever asks with one.
 func (c *Client) Renew(ctx context.Context, csr string) (RenewResponse, error) {
 	return call[RenewResponse](ctx, c, http.MethodPost, PathCertificate, RenewRequest{csr})
@@ -188,7 +206,12 @@ func (c *Client) Logs(ctx context.Context, ref string, r LogRequest, each func(e
 
 // Model copies a tar of the exported model of the job's last committed round to w.
 func (c *Client) Model(ctx context.Context, ref string, w io.Writer) error {
-	body, err := c.unix.Do(ctx, http.MethodGet, PathJob(ref, "model"), nil)
+	return c.copy(ctx, PathJob(ref, "model"), "the model of job "+ref, w)
+}
+
+// copy copies what is at a path to w.
+func (c *Client) copy(ctx context.Context, path, what string, w io.Writer) error {
+	body, err := c.unix.Do(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return c.explain(err)
 	}
@@ -197,7 +220,7 @@ func (c *Client) Model(ctx context.Context, ref string, w io.Writer) error {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		return fmt.Errorf("read the model of job %s from %s: %w", ref, c.unix.Socket, err)
+		return fmt.Errorf("copy %s from %s: %w", what, c.unix.Socket, err)
 	}
 	return nil
 }

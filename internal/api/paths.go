@@ -14,6 +14,8 @@ const (
 	PathGPUs        = "/v1/gpus"
 	PathTokens      = "/v1/tokens"
 	PathCertificate = "/v1/certificate"
+	PathBackup      = "/v1/backup"
+	PathRestore     = "/v1/restore"
 	PathVersion     = "/v1/version"
 	PathDescription = "/v1/openapi.json"
 	PathMetrics     = "/metrics"
@@ -26,6 +28,12 @@ const DefaultSocket = "/run/avgpipe/avgpiped.sock"
 
 // ContentTypeStream is that of answers with one JSON value per line.
 const ContentTypeStream = "application/x-ndjson"
+
+// ContentTypeBackup is that of a backup.
+const ContentTypeBackup = "application/octet-stream"
+
+// MaxBackup bounds a backup that is sent, bytes.
+const MaxBackup = 256 << 20
 
 // Headers of answers.
 const (

@@ -350,3 +350,16 @@ func (s *sent) RemoveNode(context.Context, string, bool, server.Peer) (n []api.N
 func (f *fake) RenewClient(context.Context, []byte, server.Peer) (api.RenewResponse, error) {
 	return api.RenewResponse{Certificate: "PEM", Addresses: []string{}}, f.failure
 }
+
+func (f *fake) Backup(_ context.Context, w io.Writer) error {
+	if f.failure != nil {
+		return f.failure
+	}
+	_, err := w.Write([]byte("a backup"))
+	return err
+}
+
+func (f *fake) Restore(_ context.Context, backup io.Reader, _ server.Peer) (api.RestoreResponse, error) {
+	text, err := io.ReadAll(backup)
+	return api.RestoreResponse{Node: string(text[:min(len(text), 20)]), Jobs: len(text), Interrupted: []string{}, Back: []string{}}, err
+}

@@ -52,7 +52,7 @@ type Backend interface {
 	Version() api.VersionInfo
 }
 
-// Members are the nodes of a cluster of several. A node that is alone refuses all of it.
+// Members are the nodes of a cluster of several, and what they agree on. A node that is alone refuses all of it but Backup and Restore.
 type Members interface {
 	// CreateToken returns the text of a token with which somebody is let in once, within a time.
 	CreateToken(ctx context.Context, role, user string, uid uint32, valid time.Duration, by Peer) (string, error)
@@ -61,6 +61,10 @@ type Members interface {
 	Undrain(ctx context.Context, name string, by Peer) ([]api.NodeStatus, error)
 	// RemoveNode ends the membership of a node: with force that of one that is alive and works on jobs, too. It returns the others.
 	RemoveNode(ctx context.Context, name string, force bool, by Peer) ([]api.NodeStatus, error)
+	// Backup writes the control state. An error before the first byte reaches the client as an answer, a later one as a broken connection.
+	Backup(ctx context.Context, w io.Writer) error
+	// Restore brings back the jobs of a backup that are not there, for somebody.
+	Restore(ctx context.Context, backup io.Reader, by Peer) (api.RestoreResponse, error)
 	// RenewClient makes another certificate for whoever asks with one. csr is DER.
 	RenewClient(ctx context.Context, csr []byte, by Peer) (api.RenewResponse, error)
 }

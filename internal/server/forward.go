@@ -57,6 +57,8 @@ func (h *handler) onLeader(r route, next http.Handler) http.Handler {
 			w.Header().Set(headerElsewhere, "1")
 			exchangeOf(q.Context()).elsewhere = true
 			h.refuse(w, q, unavailable(q, "this node does not lead any more"))
+		case r.who == admin && h.permit(admin, q) != nil: // any node knows that, and reads no body of theirs
+			h.refuse(w, q, h.permit(admin, q))
 		default:
 			h.pass(w, q, r, peer, next)
 		}
@@ -69,7 +71,7 @@ func unavailable(q *http.Request, why string) error {
 
 // pass has a request answered by the node that leads.
 func (h *handler) pass(w http.ResponseWriter, q *http.Request, r route, peer Peer, next http.Handler) {
-	body, err := io.ReadAll(q.Body) // MaxBytesHandler bounds it
+	body, err := io.ReadAll(q.Body) // it is bounded
 	if err != nil {
 		h.refuse(w, q, bodyError(q, err))
 		return

@@ -135,6 +135,9 @@ func (d *describer) operation(r route) object {
 		}
 		d.strict = false
 	}
+	if r.contentIn != "" {
+		out["requestBody"] = object{"required": true, "content": object{r.contentIn: object{}}}
+	}
 	return out
 }
 

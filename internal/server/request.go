@@ -25,7 +25,7 @@ type exchangeKey struct{}
 type exchange struct {
 	id        string
 	operation string // of the route; empty: there is none
-	changes   bool   // it is to change something
+	changes   bool   // it is to change something, or is written down as if it were
 	refused   error  // nil: it was not
 	elsewhere bool   // another node answered it, and wrote that down
 	quiet     bool   // it is refused as many others were just now

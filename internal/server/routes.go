@@ -24,8 +24,11 @@ type route struct {
 	here         bool   // every node answers for itself
 	stale        bool   // where no node leads, every node answers from what it has of the replicated state
 	reads        bool   // it changes nothing, whatever its method
+	told         bool   // whoever gets it is written down, although it changes nothing
 	query        []parameter
-	request      any    // a value of the body's type; nil: no body
+	request      any    // a value of the body's type; nil: no body, or one of contentIn
+	contentIn    string // of a body that is no JSON; empty: it is JSON
+	most         int64  // bytes of the body; 0: maxBody
 	status       int    // of success; 0: 200
 	answer       any    // a value of the type of what is sent, or of each line; nil: no JSON
 	contentType  string // of the answer; empty: JSON
@@ -144,7 +147,7 @@ func (h *handler) routes() []route {
 			method: http.MethodGet, path: api.PathDescription, name: "openapi", who: anyone, here: true, does: "Send this description.",
 			answer: map[string]any{}, value: func(*http.Request) (any, error) { return json.RawMessage(Description), nil },
 		},
-	}, h.memberRoutes(), h.jobRoutes(), h.monitoring())
+	}, h.memberRoutes(), h.stateRoutes(), h.jobRoutes(), h.monitoring())
 }
 
 // jobRoutes are the operations on one job.
@@ -232,7 +235,7 @@ func (h *handler) handlerOf(r route) http.Handler {
 func (h *handler) note(r route, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		x := exchangeOf(q.Context())
-		x.operation, x.changes = r.name, r.method != http.MethodGet && !r.reads
+		x.operation, x.changes = r.name, r.told || r.method != http.MethodGet && !r.reads
 		next.ServeHTTP(w, q)
 	})
 }
@@ -242,7 +245,7 @@ func (h *handler) serve(routes []route) http.Handler {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	for _, r := range routes {
-		mux.Handle(r.method+" "+r.path, h.note(r, h.onLeader(r, h.guard(r.who, h.handlerOf(r)))))
+		mux.Handle(r.method+" "+r.path, h.note(r, bounded(r, h.onLeader(r, h.guard(r.who, h.handlerOf(r))))))
 		methods[r.path] = append(methods[r.path], r.method)
 		if r.method == http.MethodGet {
 			methods[r.path] = append(methods[r.path], http.MethodHead) // as ServeMux does

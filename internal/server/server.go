@@ -100,7 +100,7 @@ func Handler(c Config) http.Handler {
 		backend: c.Backend, log: c.Log, rights: rights{adminGroup: c.AdminGroup}, cluster: c.Cluster, audit: c.Audit,
 		accounts: &accounts{limits: c.Limits.withDefaults()},
 	}
-	return http.MaxBytesHandler(h.begin(h.serve(h.routes())), maxBody)
+	return h.begin(h.serve(h.routes()))
 }
 
 type handler struct {

@@ -79,11 +79,16 @@ func (c *Client) Do(ctx context.Context, method, path string, body any) (io.Read
 		}
 		reader = bytes.NewReader(text)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://unix"+path, reader)
+	return c.Send(ctx, method, path, "application/json", reader)
+}
+
+// Send is Do with a body of any type.
+func (c *Client) Send(ctx context.Context, method, path, contentType string, body io.Reader) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://unix"+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Content-Type", contentType)
 	response, err := c.answer(request)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s at %s: %w", method, path, c.Socket, err)

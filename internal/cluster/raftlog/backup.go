@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -19,8 +20,11 @@ const (
 	backupVersion = 1
 )
 
-// maxBackup bounds what Restore reads, in bytes. A state has some kilobytes a job.
-const maxBackup = 1 << 30
+// MaxBackup bounds what Backup writes and Restore reads, in bytes. A state has some kilobytes a job.
+const MaxBackup = 256 << 20
+
+// ErrBackup is wrapped by the errors for a file that is no whole backup; test with errors.Is.
+var ErrBackup = errors.New("nothing of it is used")
 
 // restoreTimeout bounds how long Restore waits for a majority to have the state.
 const restoreTimeout = time.Minute
@@ -58,8 +62,8 @@ func (l *Log) Backup(ctx context.Context, w io.Writer) (Backup, error) {
 		return Backup{}, fmt.Errorf("back up the state: %w", err)
 	}
 	data := sealFile(backupMagic, backupVersion, head, body)
-	if len(data) > maxBackup {
-		return Backup{}, fmt.Errorf("back up the state: it has %d bytes, and at most %d can be restored: remove jobs that have ended", len(data), maxBackup)
+	if len(data) > MaxBackup {
+		return Backup{}, fmt.Errorf("back up the state: it has %d bytes, and at most %d can be restored: remove jobs that have ended", len(data), MaxBackup)
 	}
 	if _, err := w.Write(data); err != nil {
 		return Backup{}, fmt.Errorf("write the backup: %w", err)
@@ -69,16 +73,16 @@ func (l *Log) Backup(ctx context.Context, w io.Writer) (Backup, error) {
 
 // ReadBackup reads a backup and checks all of it.
 func ReadBackup(r io.Reader) (Backup, *cluster.State, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxBackup+1))
-	if err == nil && len(data) > maxBackup {
-		err = fmt.Errorf("it has more than %d bytes", maxBackup)
+	data, err := io.ReadAll(io.LimitReader(r, MaxBackup+1))
+	if err == nil && len(data) > MaxBackup {
+		err = fmt.Errorf("it has more than %d bytes", MaxBackup)
 	}
 	if err != nil {
 		return Backup{}, nil, fmt.Errorf("read the backup: %w", err)
 	}
 	about, state, err := parseBackup(data)
 	if err != nil {
-		return Backup{}, nil, fmt.Errorf("read the backup: %w; nothing of it is used", err)
+		return Backup{}, nil, fmt.Errorf("read the backup: %w; %w", err, ErrBackup)
 	}
 	return about, state, nil
 }
@@ -105,34 +109,48 @@ func parseBackup(data []byte) (about Backup, state *cluster.State, err error) {
 	return about, state, nil
 }
 
-// Restore replaces the jobs of the replicated state, on all nodes, by those of a backup; who is a member, the authority and the tokens stay (see
-// cluster.State.Restored). It returns when a majority has it. It is for the node that leads: on another one its error wraps ErrNotLeader. What is
-// refused changes nothing. It waits for commands that are under way; Apply refuses others meanwhile with ErrRestoring.
-func (l *Log) Restore(ctx context.Context, r io.Reader) (Backup, error) {
+// Restored says what Restore did.
+type Restored struct {
+	Backup
+	Back        []string // jobs that were brought back
+	Interrupted []string // those of them that had not ended when the backup was made, and are failed now
+}
+
+// Restore brings the jobs of a backup that the replicated state does not have back, on all nodes; all else stays (see cluster.State.Restored). It
+// returns when a majority has them. It is for the node that leads: on another one its error wraps ErrNotLeader. What is refused changes nothing. It
+// waits for commands that are under way; Apply refuses others meanwhile with ErrRestoring.
+func (l *Log) Restore(ctx context.Context, r io.Reader) (Restored, error) {
 	about, old, err := ReadBackup(r)
 	if err != nil {
-		return Backup{}, err
+		return Restored{}, err
 	}
 	for !l.proposing.TryLock() {
 		select {
 		case <-time.After(lookEvery):
 		case <-ctx.Done():
-			return Backup{}, fmt.Errorf("restore a backup: commands are under way: %w", ctx.Err())
+			return Restored{}, fmt.Errorf("restore a backup: commands are under way: %w", ctx.Err())
 		}
 	}
 	defer l.proposing.Unlock()
 	if err := l.Leading(ctx); err != nil {
-		return Backup{}, fmt.Errorf("restore a backup: %w", err)
+		return Restored{}, fmt.Errorf("restore a backup: %w", err)
 	}
-	next, err := l.State().Restored(old)
+	next, back, err := l.State().Restored(old, time.Now(), "the backup of "+about.Taken.Format(time.DateTime))
 	if err != nil {
-		return Backup{}, fmt.Errorf("restore a backup: %w", err)
+		return Restored{}, fmt.Errorf("restore a backup: %w", err)
 	}
 	body, err := next.MarshalBinary()
 	if err != nil {
-		return Backup{}, fmt.Errorf("restore a backup: %w", err)
+		return Restored{}, fmt.Errorf("restore a backup: %w", err)
+	}
+	out := Restored{Backup: about}
+	for _, j := range back {
+		out.Back = append(out.Back, j.ID)
+		if was, err := old.Job(j.ID); err == nil && !was.State.Ended() {
+			out.Interrupted = append(out.Interrupted, j.ID)
+		}
 	}
 	meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Size: int64(len(body))}
 	err = l.wait(ctx, "restore a backup", func() error { return l.raft.Restore(meta, bytes.NewReader(body), restoreTimeout) })
-	return about, err
+	return out, err
 }

@@ -3,6 +3,7 @@ package raftlog
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -10,7 +11,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
-// TestBackupIsRestored, on a lone node: after Restore the jobs are those of the backup, and after reopening too.
+// TestBackupIsRestored, on a lone node: after Restore the jobs of the backup are back, and after reopening too.
 func TestBackupIsRestored(t *testing.T) {
 	dir := t.TempDir()
 	l := openLone(t, dir)
@@ -34,19 +35,20 @@ func TestBackupIsRestored(t *testing.T) {
 	}
 	damaged := bytes.Clone(file.Bytes())
 	damaged[len(damaged)/2]++
-	if _, err := l.Restore(t.Context(), bytes.NewReader(damaged)); err == nil {
+	if _, err := l.Restore(t.Context(), bytes.NewReader(damaged)); !errors.Is(err, ErrBackup) {
 		t.Fatal("a damaged backup was restored")
 	}
 	if !bytes.Equal(before, bytesOf(t, l.State())) {
 		t.Fatal("what was refused changed the state")
 	}
 	apply(&cluster.CancelJob{Job: "2"})
-	if got, err := l.Restore(t.Context(), &file); err != nil || got != about {
+	apply(&cluster.RemoveJob{Job: "1"})
+	if got, err := l.Restore(t.Context(), &file); err != nil || got.Backup != about || !slices.Equal(got.Back, []string{"1"}) {
 		t.Fatalf("restored %+v: %v", got, err)
 	}
 	apply(&cluster.SubmitJob{Name: "after"})
 	want := bytesOf(t, l.State())
-	if _, err := l.State().Job("3"); err != nil || len(l.State().Jobs()) != 2 {
+	if _, err := l.State().Job("3"); err != nil || len(l.State().Jobs()) != 3 {
 		t.Fatalf("state %s: %v", want, err)
 	}
 	if err := l.Close(); err != nil {
@@ -88,6 +90,7 @@ func TestBackupIsRestoredOnAllNodes(t *testing.T) {
 	for _, id := range []string{"2", "3", "4"} {
 		c.apply(t, &cluster.CancelJob{Job: id})
 	}
+	c.apply(t, &cluster.RemoveJob{Job: "1"})
 	atLeader("restore", func(l *Log) error {
 		_, err := l.Restore(t.Context(), bytes.NewReader(file.Bytes()))
 		return err
@@ -96,7 +99,7 @@ func TestBackupIsRestoredOnAllNodes(t *testing.T) {
 	for id, l := range c.logs {
 		waitFor(t, l, id+" to have the restored state", func(s *cluster.State) bool {
 			jobs := s.Jobs()
-			return len(jobs) == 2 && jobs[0].Name == "kept" && jobs[1].Name == "after"
+			return len(jobs) == 5 && jobs[0].Name == "kept" && jobs[4].Name == "after"
 		})
 	}
 }
