@@ -21,8 +21,8 @@ func Dial(ctx context.Context, address string, link Link, s Spec, c Config) (End
 		return nil, err
 	}
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		conn, err := dialOnce(ctx, address, link, s, c)
-		if err == nil {
+		conn, timed, err := dialOnce(ctx, address, link, s, c)
+		if s.timed = timed; err == nil {
 			return newTCPEnd(conn, link, s.Up, s), nil
 		}
 		if !mayPass(err) || !sleep(ctx, wait) {
@@ -49,51 +49,51 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// dialOnce makes one attempt.
-func dialOnce(ctx context.Context, address string, link Link, s Spec, c Config) (net.Conn, error) {
+// dialOnce makes one attempt. It reports whether the other end takes headers that say when their frame was sent.
+func dialOnce(ctx context.Context, address string, link Link, s Spec, c Config) (conn net.Conn, timed bool, err error) {
 	dialer := net.Dialer{Timeout: handshakeTimeout, KeepAliveConfig: keepAlive}
-	conn, err := dialer.DialContext(ctx, "tcp", address)
+	conn, err = dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if conn, err = secure(conn, c.TLS, tls.Client); err == nil {
-		err = greet(ctx, conn, link, s, c)
+		timed, err = greet(ctx, conn, link, s, c)
 	}
 	if err != nil {
 		conn.Close()
-		return nil, err
+		return nil, false, err
 	}
-	return conn, nil
+	return conn, timed, nil
 }
 
 // greet performs the dialling end's part of the handshake.
-func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) error {
+func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) (timed bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		return err
+		return false, err
 	}
-	if err := writeMessage(conn, link.header(opening, s.Generation), hello{c.Job, link.Purpose}); err != nil {
-		return ended(ctx, fmt.Errorf("write handshake: %w", err))
+	if err := writeMessage(conn, link.header(opening, s.Generation), hello{c.Job, link.Purpose, true}); err != nil {
+		return false, ended(ctx, fmt.Errorf("write handshake: %w", err))
 	}
 	var answer reply
 	header, err := readMessage(conn, answering, &answer)
 	if err != nil {
-		return ended(ctx, err)
+		return false, ended(ctx, err)
 	}
 	switch answer.Verdict {
 	case accepted:
 		if !stop() {
-			return context.Cause(ctx)
+			return false, context.Cause(ctx)
 		}
-		return conn.SetDeadline(time.Time{})
+		return answer.Timed, conn.SetDeadline(time.Time{})
 	case outdated:
-		return stale("the other node", s.Generation, header.Generation)
+		return false, stale("the other node", s.Generation, header.Generation)
 	case early:
-		return fmt.Errorf("%w: %s", errEarly, answer.Reason)
+		return false, fmt.Errorf("%w: %s", errEarly, answer.Reason)
 	case refused:
 	}
-	return errors.New("refused: " + answer.Reason)
+	return false, errors.New("refused: " + answer.Reason)
 }
 
 // sleep waits for d, or returns false when ctx ends first.

@@ -20,7 +20,7 @@ import (
 //	16  8  generation
 //	24  8  step
 //	32  8  payload bytes
-//	40  4  reserved, 0
+//	40  4  when it was sent, in microseconds of the sender's clock modulo 2^32; 0: not said
 //	44  4  CRC-32C of bytes 0 to 43
 const (
 	headerBytes  = 48
@@ -35,8 +35,11 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // errHeader is wrapped by every error about a header that cannot be one of ours.
 var errHeader = errors.New("bad frame header")
 
-// encode writes the header of a frame with a payload of n bytes to b, which holds headerBytes.
-func (h Header) encode(b []byte, n int) {
+// encode writes the header of a frame with a payload of n bytes to b, which holds headerBytes. It does not say when the frame was sent.
+func (h Header) encode(b []byte, n int) { h.encodeSent(b, n, 0) }
+
+// encodeSent is encode of a frame that was sent at a time.
+func (h Header) encodeSent(b []byte, n int, sent uint32) {
 	copy(b, frameMagic)
 	b[4], b[5] = frameVersion, byte(h.Kind)
 	binary.LittleEndian.PutUint16(b[6:], uint16(h.Pipeline))
@@ -46,7 +49,7 @@ func (h Header) encode(b []byte, n int) {
 	binary.LittleEndian.PutUint64(b[16:], h.Generation)
 	binary.LittleEndian.PutUint64(b[24:], h.Step)
 	binary.LittleEndian.PutUint64(b[32:], uint64(n))
-	binary.LittleEndian.PutUint32(b[40:], 0)
+	binary.LittleEndian.PutUint32(b[40:], sent)
 	binary.LittleEndian.PutUint32(b[44:], crc32.Checksum(b[:44], castagnoli))
 }
 
@@ -98,8 +101,6 @@ func decodeHeader(b []byte, most int) (Header, int, error) {
 		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, echoing)
 	case h.Micro < -1:
 		return Header{}, 0, fmt.Errorf("%w: micro-batch %d, want -1 or more", errHeader, h.Micro)
-	case binary.LittleEndian.Uint32(b[40:]) != 0:
-		return Header{}, 0, fmt.Errorf("%w: reserved bytes are not 0", errHeader)
 	case (h.Kind == probing || h.Kind == echoing) && n != uint64(most):
 		return Header{}, 0, fmt.Errorf("%w: %v has %d bytes, expected %d", errHeader, h, n, most)
 	case n > uint64(most):
@@ -107,3 +108,6 @@ func decodeHeader(b []byte, most int) (Header, int, error) {
 	}
 	return h, int(n), nil
 }
+
+// sentOf is when the frame of a header that was decoded was sent, as encodeSent wrote it.
+func sentOf(b []byte) uint32 { return binary.LittleEndian.Uint32(b[40:]) }

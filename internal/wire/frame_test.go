@@ -36,7 +36,6 @@ func TestHeaderDamageIsReported(t *testing.T) {
 		{"an unknown kind", "kind 99", func(b []byte) []byte { b[5] = 99; return seal(b) }},
 		{"a probe that is too short", "expected 8", func([]byte) []byte { return encoded(Header{Kind: probing}, 7) }},
 		{"an answer that is too long", "expected 24", func([]byte) []byte { return encoded(Header{Kind: echoing}, 25) }},
-		{"reserved bytes", "reserved", func(b []byte) []byte { b[40] = 1; return seal(b) }},
 		{"a negative micro-batch", "micro-batch -2", func(b []byte) []byte { b[12] = 0xfe; b[13], b[14], b[15] = 255, 255, 255; return seal(b) }},
 		{"a length beyond the link's", "at most 1000", func([]byte) []byte { return encoded(good, 1001) }},
 		{"a close frame beyond its bound", "at most 512", func([]byte) []byte { return encoded(Header{Kind: closing}, 513) }},
@@ -149,8 +148,8 @@ func FuzzHandshake(f *testing.F) {
 	var b bytes.Buffer
 	link := Link{Training, 1, 0, 1}
 	if err := errors.Join(
-		writeMessage(&b, link.header(opening, 3), hello{"job", link.Purpose}),
-		writeMessage(&b, Header{Kind: answering, Generation: 3, Micro: -1}, reply{early, "not yet"}),
+		writeMessage(&b, link.header(opening, 3), hello{"job", link.Purpose, true}),
+		writeMessage(&b, Header{Kind: answering, Generation: 3, Micro: -1}, reply{Verdict: early, Reason: "not yet"}),
 	); err != nil {
 		f.Fatal(err)
 	}

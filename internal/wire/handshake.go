@@ -18,6 +18,8 @@ const (
 type hello struct {
 	Job     string  `json:"job"`
 	Purpose Purpose `json:"purpose"`
+	// Timed: this end understands headers that say when their frame was sent. A release before those refuses them, so they are sent to who says this.
+	Timed bool `json:"timed,omitempty"`
 }
 
 // verdict is what the listening end says to a hello.
@@ -34,6 +36,7 @@ const (
 type reply struct {
 	Verdict verdict `json:"verdict"`
 	Reason  string  `json:"reason,omitempty"`
+	Timed   bool    `json:"timed,omitempty"` // as in a hello
 }
 
 // writeMessage writes a frame in one piece.

@@ -40,7 +40,13 @@ type Listener struct {
 	cancel     context.CancelFunc
 	workers    sync.WaitGroup
 
-	waiting sync.Map // Link -> chan net.Conn: those that Accept waits for
+	waiting sync.Map // Link -> chan greeted: those that Accept waits for
+}
+
+// greeted is a connection after its handshake, and whether the other end takes headers that say when their frame was sent.
+type greeted struct {
+	net.Conn
+	timed bool
 }
 
 // Listen starts to accept connections of generation on address, host:port. Close ends it.
@@ -83,14 +89,15 @@ func (l *Listener) Accept(ctx context.Context, link Link, s Spec) (End, error) {
 	if s.Generation != l.generation {
 		return nil, stale(link.String(), l.generation, s.Generation)
 	}
-	arrived := make(chan net.Conn)
+	arrived := make(chan greeted)
 	if _, busy := l.waiting.LoadOrStore(link, arrived); busy {
 		return nil, fmt.Errorf("accept %v: it is being accepted already", link)
 	}
 	defer l.waiting.Delete(link)
 	select {
-	case conn := <-arrived:
-		return newTCPEnd(conn, link, s.Down, s), nil
+	case c := <-arrived:
+		s.timed = c.timed
+		return newTCPEnd(c.Conn, link, s.Down, s), nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("accept %v on %s: the other node has not dialled: %w", link, l.Address(), context.Cause(ctx))
 	case <-l.ctx.Done():
@@ -138,7 +145,7 @@ func (l *Listener) handshake(conn net.Conn) error {
 	}
 	arrived, answer := l.judge(h, header)
 	if err := l.peer(conn, h, header); err != nil {
-		answer = reply{refused, err.Error()}
+		answer = reply{Verdict: refused, Reason: err.Error()}
 	}
 	if err := writeMessage(conn, Header{Kind: answering, Generation: l.generation, Micro: -1}, answer); err != nil || answer.Verdict != accepted {
 		return errors.Join(errors.New(answer.Reason), err)
@@ -150,7 +157,7 @@ func (l *Listener) handshake(conn net.Conn) error {
 		return err
 	}
 	select {
-	case arrived <- conn:
+	case arrived <- greeted{conn, h.Timed}:
 		return nil
 	case <-time.After(handshakeTimeout): // its Accept has ended in the meantime
 		return context.DeadlineExceeded
@@ -169,18 +176,18 @@ func (l *Listener) peer(conn net.Conn, h hello, header Header) error {
 }
 
 // judge decides on a hello.
-func (l *Listener) judge(h hello, header Header) (chan net.Conn, reply) {
+func (l *Listener) judge(h hello, header Header) (chan greeted, reply) {
 	link := header.link(h.Purpose)
 	switch {
 	case h.Job != l.config.Job:
-		return nil, reply{refused, fmt.Sprintf("job %q is not here, but job %q", h.Job, l.config.Job)}
+		return nil, reply{Verdict: refused, Reason: fmt.Sprintf("job %q is not here, but job %q", h.Job, l.config.Job)}
 	case header.Generation < l.generation:
-		return nil, reply{outdated, fmt.Sprintf("generation %d is over", header.Generation)}
+		return nil, reply{Verdict: outdated, Reason: fmt.Sprintf("generation %d is over", header.Generation)}
 	case header.Generation > l.generation:
-		return nil, reply{early, fmt.Sprintf("generation %d has not reached this node", header.Generation)}
+		return nil, reply{Verdict: early, Reason: fmt.Sprintf("generation %d has not reached this node", header.Generation)}
 	}
 	if arrived, expected := l.waiting.Load(link); expected {
-		return arrived.(chan net.Conn), reply{Verdict: accepted} //nolint:forcetypeassert,errcheck // Accept puts nothing else there
+		return arrived.(chan greeted), reply{Verdict: accepted, Timed: true} //nolint:forcetypeassert,errcheck // Accept puts nothing else there
 	}
-	return nil, reply{early, fmt.Sprintf("the %v is not expected", link)}
+	return nil, reply{Verdict: early, Reason: fmt.Sprintf("the %v is not expected", link)}
 }

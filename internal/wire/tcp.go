@@ -81,6 +81,14 @@ func (e *tcpEnd) done() {
 	e.conn.Close()
 }
 
+// Send implements End. It notes when, so that the other end can tell how long the frame took.
+func (e *tcpEnd) Send(ctx context.Context, f Frame) error {
+	if e.spec.timed {
+		f.sentAt = trace.Now()
+	}
+	return e.queue.Send(ctx, f)
+}
+
 // write sends what is queued until the link ends, then says why it ended.
 func (e *tcpEnd) write() {
 	defer e.done()
@@ -123,7 +131,7 @@ func (e *tcpEnd) flush() {
 func (e *tcpEnd) writeFrame(f Frame) error {
 	defer f.Release()
 	start := trace.Now()
-	f.encode(e.header[:], len(f.Payload))
+	f.encodeSent(e.header[:], len(f.Payload), stampOf(f.sentAt))
 	if err := e.writeParts(f.Payload); err != nil {
 		return err
 	}
@@ -218,6 +226,9 @@ func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
 	}
 	if err := e.expected(h); err != nil {
 		return Frame{}, err
+	}
+	if w := e.spec.Watch; w != nil {
+		w.timed(h, sentOf(header))
 	}
 	f := e.NewFrame(h, n)
 	if _, err := io.ReadFull(e.reader, f.Payload); err != nil {

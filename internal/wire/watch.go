@@ -23,6 +23,9 @@ type Watch struct {
 	Least, Most time.Duration
 	// Step is how long a step of training takes; 0 where that is not known yet. Nil: it never is.
 	Step func() time.Duration
+	// Timed, unless nil, hears of each frame of the other end as soon as its header is here: when it was sent, on this process's clock (trace.Now). It is not
+	// called while nothing is known of the other host's clock, nor by a peer of a release that does not say. It must return at once.
+	Timed func(h Header, sent time.Duration)
 
 	heard          atomic.Int64 // when, on the clock of trace.Now; 0: the link is not open yet
 	delivering     atomic.Bool  // the reader waits for room, and hears nothing
@@ -32,8 +35,16 @@ type Watch struct {
 	probes []probed // the newest
 }
 
-// probed is what one probe has found.
-type probed struct{ roundTrip, offset time.Duration }
+// probed is what one probe has found, and when, on the clock of trace.Now.
+type probed struct{ roundTrip, offset, at time.Duration }
+
+// clocksDrift is how far two clocks may part in a time, as NTP takes it (RFC 5905, PHI).
+const clocksDrift = 15e-6
+
+// uncertain is how far the offset may be off by now.
+func (p probed) uncertain(now time.Duration) time.Duration {
+	return p.roundTrip/2 + time.Duration(clocksDrift*float64(now-p.at))
+}
 
 const (
 	recentProbes = 64
@@ -44,11 +55,11 @@ const (
 // Observation is what a Watch has seen.
 type Observation struct {
 	Peer string
-	// RoundTrip is the shortest of the newest probes, and Offset how far the other host's clock is ahead, as that probe saw it: the error is at
-	// most half of the round trip. Both are 0 before the first answer.
-	RoundTrip, Offset time.Duration
-	Silent, Bound     time.Duration // since anything was heard, and how long that may last
-	Sent, Received    int64         // bytes, with headers
+	// RoundTrip is the shortest of the newest probes, and Offset how far the other host's clock is ahead, as that of them saw it which says it best. It is off by
+	// at most Uncertain: half of that probe's round trip, and what clocks may have parted since. All are 0 before the first answer.
+	RoundTrip, Offset, Uncertain time.Duration
+	Silent, Bound                time.Duration // since anything was heard, and how long that may last
+	Sent, Received               int64         // bytes, with headers
 }
 
 // Observation returns what was seen up to now; false before the link is open.
@@ -61,10 +72,47 @@ func (w *Watch) Observation() (Observation, bool) {
 	defer w.mu.Unlock()
 	for i, p := range w.probes {
 		if i == 0 || p.roundTrip < o.RoundTrip {
-			o.RoundTrip, o.Offset = p.roundTrip, p.offset
+			o.RoundTrip = p.roundTrip
 		}
 	}
+	if best, now, ok := w.best(); ok {
+		o.Offset, o.Uncertain = best.offset, best.uncertain(now)
+	}
 	return o, true
+}
+
+// best is the probe that says best how far the other host's clock is ahead; false before the first answer. The caller holds mu.
+func (w *Watch) best() (best probed, now time.Duration, ok bool) {
+	now = trace.Now()
+	for i, p := range w.probes {
+		if i == 0 || p.uncertain(now) < best.uncertain(now) {
+			best = p
+		}
+	}
+	return best, now, len(w.probes) > 0
+}
+
+// timed says when the other end sent a frame whose header has just come, by its stamp.
+func (w *Watch) timed(h Header, stamp uint32) {
+	if w.Timed == nil || stamp == 0 {
+		return
+	}
+	w.mu.Lock()
+	best, now, ok := w.best()
+	w.mu.Unlock()
+	if ok {
+		there := uint32((clock() + int64(best.offset)) / int64(time.Microsecond))
+		w.Timed(h, now-time.Duration(int32(there-stamp))*time.Microsecond)
+	}
+}
+
+// stampOf is what a header says of a time on the clock of trace.Now: the microseconds of this host's clock, of which 32 bits are enough for half an hour; 0 for
+// a time that was not noted.
+func stampOf(at time.Duration) uint32 {
+	if at == 0 {
+		return 0
+	}
+	return max(1, uint32((trace.Epoch.UnixNano()+int64(at))/int64(time.Microsecond)))
 }
 
 func (w *Watch) every() time.Duration { return cmp.Or(w.Every, 500*time.Millisecond) }
@@ -102,6 +150,7 @@ func (w *Watch) answered(b []byte, now int64) {
 	p := probed{
 		roundTrip: time.Duration((now - sent) - (back - arrived)),
 		offset:    time.Duration((arrived-sent)/2 + (back-now)/2),
+		at:        trace.Now(),
 	}
 	if p.roundTrip < 0 || now < sent || back < arrived {
 		return // no clock says so

@@ -74,8 +74,9 @@ func (h Header) sent(start time.Duration) trace.Span {
 // Frame may be released.
 type Frame struct {
 	Header
-	Payload []byte     // aligned to 64 bytes
-	Memory  device.Mem // of a device, instead of Payload; only inside one process
+	Payload []byte        // aligned to 64 bytes
+	Memory  device.Mem    // of a device, instead of Payload; only inside one process
+	sentAt  time.Duration // when Send took it, on the clock of trace.Now; only on its way to another node
 	release func(Frame)
 }
 
@@ -169,6 +170,7 @@ type Spec struct {
 	Memory func(n int) []byte
 	// Watch, unless nil, watches the other end of a link over TCP, from this one.
 	Watch *Watch
+	timed bool // the other end of a link over TCP takes headers that say when their frame was sent
 	// Trace hears of each frame that a link moved between nodes, or along a line (trace.Send). A link inside one process
 	// without a line moves nothing and stays silent.
 	Trace trace.Listener
