@@ -135,7 +135,8 @@ type StageStatus struct {
 
 // LinkStatus says how long one message takes between a stage and the one after it: from the end of the op that made it to the
 // moment at which the other side has it. Of the messages of the last window for which the other side waited before they were
-// made, it is that of the fastest quarter. A time is null where there was none, inside of a device, and between processes, whose clocks differ.
+// made, it is that of the fastest quarter. A time is null where there was none, and inside of a device. Between two nodes it is off by at most
+// Network.OffsetErrorS: a clock that is seen wrong makes one way seem longer and the other shorter.
 type LinkStatus struct {
 	Link         int      `json:"link"` // between stage Link and Link+1
 	MessageBytes int64    `json:"message_bytes"`
@@ -151,9 +152,10 @@ type LinkStatus struct {
 // NetworkStatus is the state of a link between two nodes: of the pipeline whose other end has been silent for the longest time.
 type NetworkStatus struct {
 	Peer string `json:"peer"` // the other node and its address
-	// RoundTripS is the shortest of the last half minute, and OffsetS how far the other host's clock is ahead; seconds.
-	RoundTripS float64 `json:"round_trip_s"`
-	OffsetS    float64 `json:"offset_s"`
+	// RoundTripS is the shortest of the last half minute, and OffsetS how far the other host's clock is ahead, within OffsetErrorS; seconds.
+	RoundTripS   float64 `json:"round_trip_s"`
+	OffsetS      float64 `json:"offset_s"`
+	OffsetErrorS float64 `json:"offset_error_s"`
 	// SilentS is for how many seconds nothing has come, and BoundS after how many the other end counts as lost.
 	SilentS float64 `json:"silent_s"`
 	BoundS  float64 `json:"bound_s"`
@@ -198,12 +200,13 @@ type NodeStatus struct {
 	Links []NodeLink `json:"links,omitempty"`
 }
 
-// NodeLink is the link to another node, as it was measured.
+// NodeLink is the link to another node, as it was measured. While it carries a job nobody measures it: then it is what the job's messages show.
 type NodeLink struct {
 	Node       string  `json:"node"`
 	BitsPerS   float64 `json:"bits_per_s"`
+	AtLeast    bool    `json:"at_least,omitempty"` // BitsPerS is what messages of a job reached
 	RoundTripS float64 `json:"round_trip_s"`
-	AgeS       float64 `json:"age_s"` // of the measurement
+	AgeS       float64 `json:"age_s"` // of BitsPerS
 }
 
 // NodeRole is what a node is in its cluster.

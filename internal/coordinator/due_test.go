@@ -10,7 +10,7 @@ import (
 // TestALinkIsDueWhenItIsOldAndCarriesNoJob: unknown ones come first, and those that failed wait.
 func TestALinkIsDueWhenItIsOldAndCarriesNoJob(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	ago := func(d time.Duration) Link { return Link{placer.AssumedLink, now.Add(-d)} }
+	ago := func(d time.Duration) Link { return Link{placer.Link{BitsPerSecond: 1e9}, now.Add(-d)} }
 	ab, ac, bc := pair("b", "a"), pair("a", "c"), pair("b", "c")
 	for name, c := range map[string]struct {
 		l     links

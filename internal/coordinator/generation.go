@@ -208,8 +208,22 @@ func joined(workers []*worker) *control.Status {
 		p.StageStatus, p.LinkStatus = append(p.StageStatus, s.Progress.StageStatus...), append(p.LinkStatus, s.Progress.LinkStatus...)
 	}
 	slices.SortFunc(p.StageStatus, func(a, b api.StageStatus) int { return cmp.Compare(a.Stage, b.Stage) })
-	slices.SortFunc(p.LinkStatus, func(a, b api.LinkStatus) int { return cmp.Compare(a.Link, b.Link) })
+	p.LinkStatus = joinedLinks(p.LinkStatus)
 	return &out
+}
+
+// joinedLinks puts together what two workers say of a link between them: each says how long the messages take that arrive at it.
+func joinedLinks(said []api.LinkStatus) (all []api.LinkStatus) {
+	slices.SortStableFunc(said, func(a, b api.LinkStatus) int { return cmp.Compare(a.Link, b.Link) })
+	for _, l := range said {
+		if len(all) == 0 || all[len(all)-1].Link != l.Link {
+			all = append(all, l)
+			continue
+		}
+		one := &all[len(all)-1]
+		one.DownS, one.UpS, one.Network = cmp.Or(one.DownS, l.DownS), cmp.Or(one.UpS, l.UpS), cmp.Or(one.Network, l.Network)
+	}
+	return all
 }
 
 // forget drops what was reported of the commit of a round.

@@ -1,12 +1,15 @@
 package coordinator
 
 import (
+	"maps"
 	"testing"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -91,5 +94,63 @@ func TestAJobIsWhereItsSlowestWorkerIs(t *testing.T) {
 	}
 	if len(p.StageStatus) != 2 || p.StageStatus[0].Stage != 0 || len(p.LinkStatus) != 2 || p.LinkStatus[1].Link != 1 {
 		t.Errorf("stages %+v, links %+v", p.StageStatus, p.LinkStatus)
+	}
+}
+
+// Of a link between two nodes, each says what arrives at it, and the lower one how its connection does.
+func TestLinksBetweenNodesAreWhatBothEndsSay(t *testing.T) {
+	down, up, other := 0.03, 0.05, 0.001
+	s := joined([]*worker{
+		{status: &control.Status{Progress: api.JobStatus{
+			StageStatus: []api.StageStatus{{Stage: 1}, {Stage: 2}}, LinkStatus: []api.LinkStatus{{Link: 0, DownS: &down}, {Link: 1, DownS: &other, UpS: &other}},
+		}}},
+		{status: &control.Status{Progress: api.JobStatus{
+			StageStatus: []api.StageStatus{{Stage: 0}}, LinkStatus: []api.LinkStatus{{Link: 0, MessageBytes: 8, UpS: &up, Network: &api.NetworkStatus{Peer: "b"}}},
+		}}},
+	})
+	if all := s.Progress.LinkStatus; len(all) != 2 || all[0].DownS != &down || all[0].UpS != &up || all[0].Network == nil || all[1].DownS != &other {
+		t.Errorf("links are %+v", all)
+	}
+}
+
+// TestTrafficShowsWhatLinksCarryAtLeast, while a job keeps them from being measured.
+func TestTrafficShowsWhatLinksCarryAtLeast(t *testing.T) {
+	j := &cluster.Job{Placement: []byte(`[{"stage":0,"node":"b"},{"stage":1,"node":"a"},{"stage":2,"node":"a"}]`)}
+	seen := func(bytes int64, seconds, roundTrip float64) []api.LinkStatus {
+		down, up := seconds+0.002, seconds-0.002 // by clocks that are seen wrong
+		return []api.LinkStatus{
+			{Link: 0, MessageBytes: bytes, DownS: &down, UpS: &up, Network: &api.NetworkStatus{RoundTripS: roundTrip}},
+			{Link: 1, MessageBytes: 1 << 40, DownS: &down, UpS: &up}, // inside of a node
+		}
+	}
+	p, c := pair("a", "b"), &Coordinator{}
+	c.ways.known = map[[2]string]Link{}
+	for _, step := range []struct {
+		name  string
+		links []api.LinkStatus
+		want  placer.Link
+	}{
+		{"little is sent over a link that nobody has measured", seen(1000, 0.01, 0.0005), placer.Link{BitsPerSecond: 1e9, RoundTrip: 500 * time.Microsecond, Assumed: true}},
+		{"a link carries more than is assumed", seen(10e6, 0.04, 0.0005), placer.Link{BitsPerSecond: 2e9, RoundTrip: 500 * time.Microsecond, AtLeast: true}},
+		{"and less at times", seen(10e6, 0.4, 0.00051), placer.Link{BitsPerSecond: 2e9, RoundTrip: 500 * time.Microsecond, AtLeast: true}},
+		{"its round trip becomes shorter", seen(10e6, 0.4, 0.0001), placer.Link{BitsPerSecond: 2e9, RoundTrip: 100 * time.Microsecond, AtLeast: true}},
+	} {
+		before := c.ways.known
+		was := maps.Clone(before)
+		c.noteTraffic(j, step.links)
+		if got := c.ways.known[p]; got.Link != step.want || len(c.ways.known) != 1 {
+			t.Errorf("%s: %v of %v", step.name, got, c.ways.known)
+		}
+		if _, due := c.ways.due(time.Now(), []string{"a", "b"}, nil); !due {
+			t.Errorf("%s: it is not to be measured once the job has gone", step.name)
+		}
+		if !maps.Equal(before, was) {
+			t.Errorf("%s: published links were changed", step.name)
+		}
+	}
+	c.ways.known[p] = Link{placer.Link{BitsPerSecond: 5e9, RoundTrip: 100 * time.Microsecond}, time.Now()}
+	c.noteTraffic(j, seen(10e6, 0.04, 0.0001))
+	if got := c.ways.known[p]; got.BitsPerSecond != 5e9 || got.AtLeast {
+		t.Errorf("what a job reached was taken for more than a measurement: %v", got)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/placer"
 )
 
@@ -21,7 +23,7 @@ const (
 	linkFew   = 16
 )
 
-// Link is the link between two nodes, as it was measured.
+// Link is the link between two nodes, as it was measured, or as far as a job's messages show what it carries.
 type Link struct {
 	placer.Link
 	At time.Time // when
@@ -52,6 +54,7 @@ func (l *links) due(now time.Time, nodes []string, carry map[[2]string]bool) (ne
 		for _, b := range nodes[i+1:] {
 			p := pair(a, b)
 			known, measured := l.known[p]
+			measured = measured && !known.Assumed && !known.AtLeast
 			switch failed, late := l.failed[p]; {
 			case carry[p], late && now.Sub(failed) < linkRetry, measured && now.Sub(known.At) < old:
 				continue
@@ -135,7 +138,47 @@ func (c *Coordinator) noteLink(p [2]string, measured agent.Link, err error) {
 	c.log.Info("a link was measured", at, zap.Stringer("link", link.Link))
 }
 
-// links are those between the nodes, as far as they were measured.
+// What is noted of a job's messages, as a multiple of what is known: each change copies what is published.
+const (
+	moreBits       = 1.05
+	otherRoundTrip = 1.25
+)
+
+// noteTraffic keeps what the messages of a job show of the links between its nodes, which nobody measures meanwhile: what they reach is the least that a link
+// carries, and probes beside them tell its round trip. The mean of both ways counts, in which clocks that are seen wrong cancel out.
+func (c *Coordinator) noteTraffic(j *cluster.Job, links []api.LinkStatus) {
+	var at placement
+	for _, l := range links {
+		if l.Network == nil || l.DownS == nil || l.UpS == nil {
+			continue
+		}
+		if at == nil {
+			at = placementOf(j)
+		}
+		if l.Link+1 >= len(at) || at[l.Link].Node == at[l.Link+1].Node {
+			continue
+		}
+		p := pair(at[l.Link].Node, at[l.Link+1].Node)
+		known, was := c.ways.known[p]
+		if !was {
+			known = Link{Link: placer.AssumedLink}
+		}
+		next := known
+		if reached := 8 * float64(l.MessageBytes) * 2 / (*l.DownS + *l.UpS); reached > moreBits*known.BitsPerSecond {
+			next.BitsPerSecond, next.Assumed, next.AtLeast, next.At = reached, false, true, time.Now()
+		}
+		is, took := l.Network.RoundTripS, known.RoundTrip.Seconds()
+		if is > 0 && (is > otherRoundTrip*took || took > otherRoundTrip*is) {
+			next.RoundTrip = time.Duration(is * float64(time.Second))
+		}
+		if next != known {
+			c.ways.known = maps.Clone(c.ways.known)
+			c.ways.known[p] = next
+		}
+	}
+}
+
+// links are those between the nodes, as far as something is known of them.
 func (c *Coordinator) links() placer.Links {
 	all := placer.Links{}
 	for p, l := range c.ways.known {

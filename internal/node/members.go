@@ -61,15 +61,15 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 	return all, nil
 }
 
-// linksOf are the links of a node that were measured, by the other node.
+// linksOf are the links of a node of which something is known but that they are there, by the other node.
 func linksOf(known map[[2]string]coordinator.Link, name string, now time.Time) (all []api.NodeLink) {
 	for ends, l := range known {
-		if slices.Contains(ends[:], name) {
+		if slices.Contains(ends[:], name) && !l.Assumed {
 			other := ends[0]
 			if other == name {
 				other = ends[1]
 			}
-			all = append(all, api.NodeLink{Node: other, BitsPerS: l.BitsPerSecond, RoundTripS: l.RoundTrip.Seconds(), AgeS: now.Sub(l.At).Seconds()})
+			all = append(all, api.NodeLink{Node: other, BitsPerS: l.BitsPerSecond, AtLeast: l.AtLeast, RoundTripS: l.RoundTrip.Seconds(), AgeS: now.Sub(l.At).Seconds()})
 		}
 	}
 	slices.SortFunc(all, func(a, b api.NodeLink) int { return cmp.Compare(a.Node, b.Node) })

@@ -61,7 +61,8 @@ func (n Node) idle() Node {
 type Link struct {
 	BitsPerSecond float64
 	RoundTrip     time.Duration
-	Assumed       bool // nobody has measured it
+	Assumed       bool // nobody has measured BitsPerSecond
+	AtLeast       bool // BitsPerSecond is what messages of a job were seen to reach
 }
 
 // AssumedLink is a link that nobody has measured: 1 Gbit/s, as the slowest wire between hosts that is still common.
@@ -83,11 +84,14 @@ func (l Links) Between(a, b string) Link {
 
 // String says for people what a link carries.
 func (l Link) String() string {
-	basis := "measured"
-	if l.Assumed {
+	least, basis := "", "measured"
+	switch {
+	case l.Assumed:
 		basis = "assumed"
+	case l.AtLeast:
+		least, basis = "at least ", "seen of a job's messages"
 	}
-	return fmt.Sprintf("%.0f Mbit/s, round trip %v, %s", l.BitsPerSecond/1e6, l.RoundTrip.Round(time.Microsecond), basis)
+	return fmt.Sprintf("%s%.0f Mbit/s, round trip %v, %s", least, l.BitsPerSecond/1e6, l.RoundTrip.Round(time.Microsecond), basis)
 }
 
 // message is the one-way time of a message of so many bytes when no other is on its way, and how long it occupies the link, in seconds.

@@ -109,6 +109,7 @@ func (l *links) watch(link wire.Link, upper bool) *wire.Watch {
 	}
 	w := &wire.Watch{Peer: fmt.Sprintf("node %s at %s", other.Node, other.Address), Step: l.progress.stepTime}
 	if link.Purpose == wire.Training {
+		w.Timed = l.progress.transfers.frame
 		l.progress.watched(link.Lower, w)
 	}
 	return w
@@ -151,7 +152,8 @@ func networkOf(watches []*wire.Watch) *api.NetworkStatus {
 		sent, received = sent+o.Sent, received+o.Received
 		if out == nil || o.Silent.Seconds() > out.SilentS {
 			out = &api.NetworkStatus{
-				Peer: o.Peer, RoundTripS: o.RoundTrip.Seconds(), OffsetS: o.Offset.Seconds(), SilentS: o.Silent.Seconds(), BoundS: o.Bound.Seconds(),
+				Peer: o.Peer, RoundTripS: o.RoundTrip.Seconds(), OffsetS: o.Offset.Seconds(), OffsetErrorS: o.Uncertain.Seconds(),
+				SilentS: o.Silent.Seconds(), BoundS: o.Bound.Seconds(),
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -172,8 +173,8 @@ func TestNodesStopAtOneRoundWithOneCursor(t *testing.T) {
 	})
 	for node, name := range []string{"b", "c"} {
 		l := got[node].status.Progress.LinkStatus
-		if len(l) != 1 || l[0].Network == nil || !strings.HasPrefix(l[0].Network.Peer, "node "+name+" at 127.0.0.1:") || l[0].Network.SentBytes == 0 ||
-			l[0].Network.ReceivedBytes == 0 || l[0].Network.BoundS < 3 {
+		if len(l) != 1+node || l[node].Network == nil || !strings.HasPrefix(l[node].Network.Peer, "node "+name+" at 127.0.0.1:") ||
+			l[node].Network.SentBytes == 0 || l[node].Network.ReceivedBytes == 0 || l[node].Network.BoundS < 3 {
 			t.Errorf("links of node %d are %+v", node, l)
 		}
 	}
@@ -185,6 +186,49 @@ func TestNodesStopAtOneRoundWithOneCursor(t *testing.T) {
 		}
 		if len(o.shards) != 1 {
 			t.Errorf("a node wrote %d shards; it ended with %v", len(o.shards), o.err)
+		}
+	}
+}
+
+// TestSlowLinksBetweenNodesShow in both directions, each at the node that the messages arrive at.
+func TestSlowLinksBetweenNodesShow(t *testing.T) {
+	const latency = 4 * time.Millisecond
+	a := setup(t, 2, 2, func(j *job.Job) {
+		j.Train.EvalEvery, j.Schedule, j.Train.Steps = 1<<20, "1f1b", 1<<20
+		j.Devices.Kind = job.KindEmulated
+		j.Devices.Emulated.Forward = []time.Duration{time.Millisecond}
+		j.Devices.Emulated.Link.Latency = []time.Duration{latency}
+	})
+	h := newHosts(t, "a", "b")
+	var mu sync.Mutex
+	var group []*trainer
+	var low, high api.LinkStatus
+	trainAll(t, h.assign(t, a, []int{0, 1}), func(_ int, tr *trainer) {
+		mu.Lock()
+		defer mu.Unlock()
+		group = append(group, tr)
+		if len(group) < 2 {
+			return
+		}
+		for low.UpS == nil || high.DownS == nil || low.Network.OffsetErrorS == 0 {
+			for _, one := range group {
+				switch l := one.Status().Progress.LinkStatus[0]; {
+				case l.Network != nil:
+					low = l
+				default:
+					high = l
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		stopAll(group)
+	})
+	for _, l := range []struct {
+		api.LinkStatus
+		seconds, none *float64
+	}{{low, low.UpS, low.DownS}, {high, high.DownS, high.UpS}} {
+		if l.seconds == nil || *l.seconds < latency.Seconds()-low.Network.OffsetErrorS || l.none != nil || l.Link != 0 || l.MessageBytes != 2*16*16*4 {
+			t.Errorf("%+v: want %v at least, and nothing of the other direction", l.LinkStatus, latency)
 		}
 	}
 }

@@ -226,15 +226,15 @@ func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
 	}
 }
 
-// link says how long messages take between a stage that lives here and the one after it.
-func (p *progress) link(s *hosted, now time.Time) api.LinkStatus {
+// link says how long messages of so many bytes take between a stage and the one after it, of which one lives here: in the directions whose messages arrive here.
+func (p *progress) link(lower, bytes int, now time.Time) api.LinkStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	until := p.until(now)
 	return api.LinkStatus{
-		Link: s.index, MessageBytes: int64(s.shape.OutputBytes),
-		DownS: p.transfers[way{s.index, down}].seconds(until), UpS: p.transfers[way{s.index, up}].seconds(until),
-		DownBy: p.routes[way{s.index, down}], UpBy: p.routes[way{s.index, up}],
+		Link: lower, MessageBytes: int64(bytes),
+		DownS: p.transfers[way{lower, down}].seconds(until), UpS: p.transfers[way{lower, up}].seconds(until),
+		DownBy: p.routes[way{lower, down}], UpBy: p.routes[way{lower, up}],
 	}
 }
 

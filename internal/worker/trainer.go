@@ -261,8 +261,11 @@ func (t *trainer) Status() control.Status {
 	for i := range t.host.stages {
 		s := &t.host.stages[i]
 		p.StageStatus = append(p.StageStatus, t.progress.stage(s.index, s, now))
+		if k := s.index - 1; k >= 0 && t.assignment.Stages[k].Node != t.assignment.Node { // its other part is said there
+			p.LinkStatus = append(p.LinkStatus, t.progress.link(k, s.shape.InputBytes, now))
+		}
 		if s.index+1 < len(t.assignment.Stages) {
-			l := t.progress.link(s, now)
+			l := t.progress.link(s.index, s.shape.OutputBytes, now)
 			l.Network = networkOf(t.progress.watchesOf(s.index))
 			p.LinkStatus = append(p.LinkStatus, l)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/trace"
+	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/schedule"
 )
@@ -19,7 +20,8 @@ const promptQuantile = 0.25
 // transfers observes, from the spans of a worker, how long messages take from one stage to the next: from the end of the op that
 // made one to the moment at which the other side has it. That is what tuning predicts of a link, latency and bytes over
 // bandwidth, where the receiver waited before the message was made: links keep the order, so no earlier one of its pipeline was on the way.
-// Others do not count, nor messages between stages of one device, which cross no link, or of two processes, whose clocks differ.
+// Others do not count, nor messages between stages of one device, which cross no link. Those of another host are observed where they arrive: their frames say
+// when they were made, which the link tells on this host's clock (wire.Watch).
 //
 // What a message costs is a lock that almost nobody else wants, and a few words.
 type transfers map[way]*direction // without those on which nothing is observed
@@ -51,16 +53,19 @@ type made struct {
 // transfer is a message that arrived.
 type transfer struct{ at, took time.Duration }
 
-// newTransfers observes the boundaries between stages that both live here, on two devices.
+// newTransfers observes the boundaries between stages on two devices: each direction in the worker that the messages arrive at.
 func newTransfers(a control.Assignment, plan schedule.Plan) transfers {
 	t := transfers{}
 	placement, micros := plan.Placement(), int(a.Spec.Job.MicroBatches)
 	for k := range max(len(a.Stages)-1, 0) {
-		if a.Stages[k].Node != a.Node || a.Stages[k+1].Node != a.Node || placement[k] == placement[k+1] {
+		lower, upper := a.Stages[k].Node == a.Node, a.Stages[k+1].Node == a.Node
+		if lower && upper && placement[k] == placement[k+1] {
 			continue
 		}
-		for _, d := range []int{down, up} {
-			t[way{k, d}] = &direction{micros: micros, made: make([]made, int(a.Spec.Job.Pipelines)*micros)}
+		for d, here := range map[int]bool{down: upper, up: lower} {
+			if here {
+				t[way{k, d}] = &direction{micros: micros, made: make([]made, int(a.Spec.Job.Pipelines)*micros)}
+			}
 		}
 	}
 	return t
@@ -75,9 +80,9 @@ func (t transfers) span(e trace.Span) {
 	}
 	switch {
 	case e.Kind == trace.Compute && forward:
-		t[way{e.Stage, down}].sent(e)
+		t[way{e.Stage, down}].sent(e.Pipeline, e.Micro, e.Step, e.End)
 	case e.Kind == trace.Compute:
-		t[way{e.Stage - 1, up}].sent(e)
+		t[way{e.Stage - 1, up}].sent(e.Pipeline, e.Micro, e.Step, e.End)
 	case e.Kind == trace.WaitUpstream && forward:
 		t[way{e.Stage - 1, down}].arrived(e)
 	case e.Kind == trace.WaitDownstream && !forward:
@@ -85,13 +90,23 @@ func (t transfers) span(e trace.Span) {
 	}
 }
 
-// sent notes the op that made a message.
-func (d *direction) sent(e trace.Span) {
-	if d == nil {
+// frame takes what a link from another host says of a frame: when it was sent. It comes before the wait for it has ended.
+func (t transfers) frame(h wire.Header, at time.Duration) {
+	switch h.Kind { //nolint:exhaustive // others are no messages of micro-batches in training
+	case wire.Activation:
+		t[way{h.From, down}].sent(h.Pipeline, h.Micro, h.Step, at)
+	case wire.Gradient:
+		t[way{h.To, up}].sent(h.Pipeline, h.Micro, h.Step, at)
+	}
+}
+
+// sent notes when a message was made. A frame from another host may name what the job does not have.
+func (d *direction) sent(pipeline, micro int, step uint64, at time.Duration) {
+	if d == nil || micro < 0 || micro >= d.micros || pipeline*d.micros >= len(d.made) {
 		return
 	}
 	d.mu.Lock()
-	d.made[e.Pipeline*d.micros+e.Micro] = made{e.Step + 1, e.End}
+	d.made[pipeline*d.micros+micro] = made{step + 1, at}
 	d.mu.Unlock()
 }
 

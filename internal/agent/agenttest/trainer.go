@@ -270,7 +270,7 @@ func (t *trainer) Status() control.Status {
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
 	batch := t.pace.Seconds()
-	if kind, at := t.trouble(); kind == "slow" && t.round >= at {
+	if kind, at := t.trouble(); (kind == "slow" || kind == "slow-link") && t.round >= at {
 		batch *= 2
 	}
 	s.Progress.BatchS = &batch
@@ -283,14 +283,31 @@ func (t *trainer) Status() control.Status {
 			Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1, MemoryBytes: m.Total(), Memory: &m,
 		})
 	}
-	for _, k := range t.stages() {
-		if k+1 == len(t.a.Stages) {
-			break
-		}
-		down, up := 30e-6, 40e-6
-		s.Progress.LinkStatus = append(s.Progress.LinkStatus, api.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up})
-	}
+	s.Progress.LinkStatus = t.links()
 	return s
+}
+
+// links are those of its stages. Of one to another node it says what arrives at it, and there all messages take a hundred times as long once the trouble is slow-link.
+func (t *trainer) links() (all []api.LinkStatus) {
+	for k := range len(t.a.Stages) - 1 {
+		down, up := 30e-6, 40e-6
+		l := api.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up}
+		lower, upper := t.a.Stages[k].Node == t.a.Node, t.a.Stages[k+1].Node == t.a.Node
+		if lower != upper {
+			if kind, at := t.trouble(); kind == "slow-link" && t.round >= at {
+				down, up = 100*down, 100*up
+			}
+			if lower {
+				l.DownS, l.Network = nil, &api.NetworkStatus{Peer: t.a.Stages[k+1].Node, RoundTripS: 20e-6}
+			} else {
+				l.UpS = nil
+			}
+		}
+		if lower || upper {
+			all = append(all, l)
+		}
+	}
+	return all
 }
 
 // earliest is the earliest round that can still be committed. The caller holds the lock.
