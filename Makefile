@@ -141,6 +141,10 @@ test-cluster: ## the long form of the tests of replication: clusters that lose n
 test-deploy: deps ## what deploy/ has for Kubernetes, Slurm and Nomad: checked in a module of its own, with real daemons
 	cd deploy/check && AVGPIPE_TAGS='$(subst -tags ,,$(TAGS))' $(TEST) .
 
+.PHONY: test-s3
+test-s3: deps ## what speaks S3, against a server that is not ours: versitygw, built in a module of its own (some minutes the first time)
+	cd internal/objectstore/realserver && AVGPIPE_TAGS='$(subst -tags ,,$(TAGS))' $(TEST) .
+
 .PHONY: fuzz
 fuzz: deps ## every fuzz target for FUZZTIME
 	@for package in $$(grep -rl --include='*_test.go' --exclude-dir='.?*' '^func Fuzz' . | xargs -r -n1 dirname | sort -u); do \

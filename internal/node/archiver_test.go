@@ -3,51 +3,38 @@ package node_test
 import (
 	"errors"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
-	"github.com/avgpipe/avgpipe/internal/objectstore"
+	"github.com/avgpipe/avgpipe/internal/objectstore/objectstoretest"
 )
 
-// buckets is a server with an empty bucket of the name models, which fails while it is told to.
-func buckets(t *testing.T) (configure func(*node.Config), fails *atomic.Bool) {
+// buckets is a server with an empty bucket, which fails while it is told to. store is what a job file says of it.
+func buckets(t *testing.T) (configure func(*node.Config), store string, fails *atomic.Bool) {
 	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("models"); err != nil {
-		t.Fatal(err)
-	}
 	fails = new(atomic.Bool)
-	next := gofakes3.New(backend).Server()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if fails.Load() {
-			w.WriteHeader(http.StatusInternalServerError)
-			return
-		}
-		next.ServeHTTP(w, q)
-	}))
-	t.Cleanup(s.Close)
-	transport := &http.Transport{}
-	t.Cleanup(transport.CloseIdleConnections)
-	return func(c *node.Config) {
-		c.Buckets = &objectstore.Config{Endpoint: s.URL, AccessKey: "test", SecretKey: "test", Transport: transport}
-	}, fails
+	name := objectstoretest.Name()
+	at := objectstoretest.Serve(t, name, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if fails.Load() {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			next.ServeHTTP(w, q)
+		})
+	})
+	return func(c *node.Config) { c.Buckets = &at }, "center: {commit_every: 10, store: s3://" + name + "/team", fails
 }
-
-const store = "center: {commit_every: 10, store: s3://models/team"
 
 func TestRoundsAreSavedInABucketAndComeBack(t *testing.T) {
 	t.Parallel()
-	configure, fails := buckets(t)
+	configure, store, fails := buckets(t)
 	d := nodetest.Start(t, nodetest.StateDir(t), configure)
 	fails.Store(true)
 	id := d.Submit(t, strings.Replace(nodetest.Job(t, d.Dir, "crash-at-600", 1000), "center: {commit_every: 10", store, 1))
@@ -79,7 +66,7 @@ func TestRoundsAreSavedInABucketAndComeBack(t *testing.T) {
 func TestAJobWithAStoreNeedsCredentials(t *testing.T) {
 	t.Parallel()
 	d := nodetest.Start(t, nodetest.StateDir(t))
-	source := strings.Replace(nodetest.Job(t, d.Dir, "good", 20), "center: {commit_every: 10", store, 1)
+	source := strings.Replace(nodetest.Job(t, d.Dir, "good", 20), "center: {commit_every: 10", "center: {commit_every: 10, store: s3://models/team", 1)
 	_, err := d.Client.Submit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: d.Dir})
 	if err == nil || !strings.Contains(err.Error(), "s3_credentials") {
 		t.Errorf("admitted: %v", err)
@@ -88,7 +75,7 @@ func TestAJobWithAStoreNeedsCredentials(t *testing.T) {
 
 func TestAnotherClusterGoesOnFromABucket(t *testing.T) {
 	t.Parallel()
-	configure, fails := buckets(t)
+	configure, store, fails := buckets(t)
 	d := nodetest.Start(t, nodetest.StateDir(t), configure)
 	id := d.Submit(t, strings.Replace(nodetest.Job(t, d.Dir, "crash-at-600", 1000), "center: {commit_every: 10", store, 1))
 	failed := d.Until(t, id, "ends", ended)

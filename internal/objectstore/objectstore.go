@@ -21,6 +21,7 @@ type Info struct {
 	Key    string
 	Bytes  int64
 	SHA256 string // hexadecimal, as whoever put the object said; empty from List
+	ETag   string // of the content, without quotes: another one after another Put of other content
 }
 
 // Bucket keeps objects. Its methods may be called concurrently. Their errors are *Error.
@@ -33,6 +34,9 @@ type Bucket interface {
 	// Get reads an object from its start. An absent one is an error that wraps fs.ErrNotExist, here or from the first Read. The caller closes
 	// it.
 	Get(ctx context.Context, key string) (io.ReadCloser, error)
+	// GetFrom reads an object from a byte on, which it has, if its ETag is this one; else the error is Changed. An absent one is an error that
+	// wraps fs.ErrNotExist. The caller closes it.
+	GetFrom(ctx context.Context, key, etag string, first int64) (io.ReadCloser, error)
 	// List returns the objects whose keys begin with a prefix, in the order of their keys.
 	List(ctx context.Context, prefix string) ([]Info, error)
 	// Delete removes an object; that there is none is no error.
@@ -49,6 +53,7 @@ const (
 	NoBucket    Kind = "no_bucket"
 	NoObject    Kind = "no_object"
 	Damaged     Kind = "damaged" // content is not what it is said to be
+	Changed     Kind = "changed" // the object has another ETag than the one that was asked for
 )
 
 // Error is a failed operation on a bucket.
@@ -61,8 +66,8 @@ type Error struct {
 
 func (e *Error) Error() string {
 	what := map[Kind]string{
-		Refused: "the credentials of the daemon are refused (s3_credentials)", NoBucket: "there is no such bucket",
-		Damaged: "the content is damaged", NoObject: "there is no such object", Unavailable: "the store cannot be used now",
+		Refused: "the credentials of the daemon are refused", NoBucket: "there is no such bucket",
+		Damaged: "the content is damaged", Changed: "the object was replaced by another", NoObject: "there is no such object", Unavailable: "the store cannot be used now",
 	}[e.Kind]
 	return fmt.Sprintf("%s %s: %s: %v", e.Op, e.URL, what, e.Err)
 }

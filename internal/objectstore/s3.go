@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -91,6 +92,7 @@ var codes = map[string]Kind{
 	"NoSuchKey": NoObject, "NotFound": NoObject, "NoSuchBucket": NoBucket,
 	"AccessDenied": Refused, "InvalidAccessKeyId": Refused, "SignatureDoesNotMatch": Refused, "AllAccessDisabled": Refused, "ExpiredToken": Refused,
 	"BadDigest": Damaged, "XAmzContentSHA256Mismatch": Damaged, "XAmzContentChecksumMismatch": Damaged, "IncompleteBody": Unavailable,
+	"PreconditionFailed": Changed, "InvalidRange": Changed,
 }
 
 // fail says what went wrong.
@@ -110,6 +112,8 @@ func (s *s3) fail(op, key string, err error) error {
 		e.Kind = Refused
 	case answer.StatusCode == http.StatusNotFound && key != "":
 		e.Kind = NoObject
+	case answer.StatusCode == http.StatusPreconditionFailed || answer.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+		e.Kind = Changed
 	}
 	return e
 }
@@ -126,7 +130,7 @@ func (s *s3) Stat(ctx context.Context, key string) (Info, error) {
 	if err != nil {
 		return Info{}, s.fail("stat", key, err)
 	}
-	return Info{Key: key, Bytes: found.Size, SHA256: found.UserMetadata[shaKey]}, nil
+	return Info{Key: key, Bytes: found.Size, SHA256: found.UserMetadata[shaKey], ETag: found.ETag}, nil
 }
 
 func (s *s3) Get(ctx context.Context, key string) (io.ReadCloser, error) {
@@ -134,18 +138,43 @@ func (s *s3) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, s.fail("get", key, err)
 	}
-	return &reader{s: s, key: key, Object: o}, nil
+	return &reader{s: s, key: key, ReadCloser: o}, nil
+}
+
+func (s *s3) GetFrom(ctx context.Context, key, etag string, first int64) (io.ReadCloser, error) {
+	o := minio.GetObjectOptions{}
+	err := o.SetMatchETag(etag)
+	if err == nil && first > 0 {
+		err = o.SetRange(first, 0)
+	}
+	if err != nil {
+		return nil, s.fail("get", key, err)
+	}
+	body, found, header, err := (&minio.Core{Client: s.client}).GetObject(ctx, s.bucket, key, o)
+	if err != nil {
+		return nil, s.fail("get", key, err)
+	}
+	switch {
+	case found.ETag != etag: // a server that does not know If-Match
+		err = &Error{Kind: Changed, Op: "get", URL: "s3://" + s.bucket + "/" + key, Err: fmt.Errorf("its ETag is %q, expected %q", found.ETag, etag)}
+	case first > 0 && !strings.HasPrefix(header.Get("Content-Range"), fmt.Sprintf("bytes %d-", first)):
+		err = s.fail("get", key, fmt.Errorf("the server answers with the range %q, asked for the bytes from %d on", header.Get("Content-Range"), first))
+	}
+	if err != nil {
+		return nil, errors.Join(err, body.Close())
+	}
+	return &reader{s: s, key: key, ReadCloser: body}, nil
 }
 
 // reader says what goes wrong while an object is read.
 type reader struct {
-	*minio.Object
+	io.ReadCloser
 	s   *s3
 	key string
 }
 
 func (r *reader) Read(p []byte) (int, error) {
-	n, err := r.Object.Read(p)
+	n, err := r.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = r.s.fail("get", r.key, err)
 	}
@@ -160,7 +189,7 @@ func (s *s3) List(ctx context.Context, prefix string) ([]Info, error) {
 		if o.Err != nil {
 			return nil, s.fail("list", prefix, o.Err)
 		}
-		all = append(all, Info{Key: o.Key, Bytes: o.Size})
+		all = append(all, Info{Key: o.Key, Bytes: o.Size, ETag: strings.Trim(o.ETag, `"`)})
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, s.fail("list", prefix, err)

@@ -4,91 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
-
 	"github.com/avgpipe/avgpipe/internal/objectstore"
 	"github.com/avgpipe/avgpipe/internal/objectstore/objectstoretest"
 )
-
-var server = flag.String("s3", "", "URL of a server that speaks S3, whose keys are test and testtest, to test with in place of one in this process")
-
-// start returns where a server is, with an empty bucket of a name. change, unless nil, comes before its handler.
-func start(t *testing.T, bucket string, change func(next http.Handler) http.Handler) objectstore.Config {
-	t.Helper()
-	c := objectstore.Config{AccessKey: "test", SecretKey: "testtest", Patience: 5 * time.Second}
-	var handler http.Handler
-	if *server == "" {
-		handler = gofakes3.New(s3mem.New()).Server()
-	} else {
-		handler = forward(*server)
-	}
-	plain := httptest.NewServer(handler)
-	t.Cleanup(plain.Close)
-	if bucket != "" {
-		makeBucket(t, strings.TrimPrefix(cmpOr(*server, plain.URL), "http://"), bucket)
-	}
-	c.Endpoint = cmpOr(*server, plain.URL)
-	if change != nil {
-		s := httptest.NewServer(change(handler))
-		t.Cleanup(s.Close)
-		c.Endpoint = s.URL
-	}
-	transport := &http.Transport{ResponseHeaderTimeout: c.Patience}
-	t.Cleanup(transport.CloseIdleConnections)
-	c.Transport = transport
-	return c
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-// forward passes requests on as they are: their signature names the first server.
-func forward(to string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		out := q.Clone(q.Context())
-		out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", strings.TrimPrefix(to, "http://")
-		answer, err := http.DefaultTransport.RoundTrip(out)
-		if err != nil {
-			w.WriteHeader(http.StatusBadGateway)
-			return
-		}
-		defer answer.Body.Close()
-		maps.Copy(w.Header(), answer.Header)
-		w.WriteHeader(answer.StatusCode)
-		_, _ = io.Copy(w, answer.Body) // the client sees it
-	})
-}
-
-func makeBucket(t *testing.T, host, bucket string) {
-	t.Helper()
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	c, err := minio.New(host, &minio.Options{Creds: credentials.NewStaticV4("test", "testtest", ""), Transport: transport, Region: "us-east-1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func open(t *testing.T, c objectstore.Config, bucket string) objectstore.Bucket {
 	t.Helper()
@@ -99,17 +24,11 @@ func open(t *testing.T, c objectstore.Config, bucket string) objectstore.Bucket 
 	return b
 }
 
-// name is a bucket that no other test has made.
-func name(t *testing.T) string {
-	t.Helper()
-	return fmt.Sprintf("avgpipe-test-%d", time.Now().UnixNano())
-}
-
 func TestBucketsAreBuckets(t *testing.T) {
 	t.Run("in memory", func(t *testing.T) { objectstoretest.Conform(t, &objectstoretest.Memory{}) })
 	t.Run("of a server", func(t *testing.T) {
-		bucket := name(t)
-		objectstoretest.Conform(t, open(t, start(t, bucket, nil), bucket))
+		bucket := objectstoretest.Name()
+		objectstoretest.Conform(t, open(t, objectstoretest.Serve(t, bucket, nil), bucket))
 	})
 }
 
@@ -139,13 +58,13 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"damaged on its way":  {answer(400, xml("BadDigest")), objectstore.Damaged},
 		"forbidden, no words": {answer(403, ""), objectstore.Refused},
 	} {
-		b := open(t, start(t, "", c.change), "some-bucket")
+		b := open(t, objectstoretest.Serve(t, "", c.change), "some-bucket")
 		err := b.Put(t.Context(), "k", strings.NewReader("text"), 4, "")
 		if objectstore.KindOf(err) != c.want || err == nil || !strings.Contains(err.Error(), "put s3://some-bucket/k") {
 			t.Errorf("%s: %v, expected one that is %s", what, err, c.want)
 		}
 	}
-	b := open(t, start(t, "", nil), "there-is-no-such")
+	b := open(t, objectstoretest.Serve(t, "", nil), "there-is-no-such")
 	if err := b.Put(t.Context(), "k", strings.NewReader("text"), 4, ""); objectstore.KindOf(err) != objectstore.NoBucket {
 		t.Errorf("put into a bucket that is not there: %v", err)
 	}
@@ -157,7 +76,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 
 func TestAServerThatHangsIsLeft(t *testing.T) {
 	held := make(chan struct{})
-	c := start(t, "", func(http.Handler) http.Handler {
+	c := objectstoretest.Serve(t, "", func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
 			_, _ = io.Copy(io.Discard, q.Body) // so that the end of the connection is seen
 			select {
@@ -176,16 +95,9 @@ func TestAServerThatHangsIsLeft(t *testing.T) {
 
 // TestATruncatedAnswerIsNoEnd: a connection that breaks off does not look like a short object.
 func TestATruncatedAnswerIsNoEnd(t *testing.T) {
-	bucket := name(t)
+	bucket := objectstoretest.Name()
 	var cut atomic.Bool
-	c := start(t, bucket, func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			if cut.Load() && q.Method == http.MethodGet {
-				w = &cutter{ResponseWriter: w, left: 1000}
-			}
-			next.ServeHTTP(w, q)
-		})
-	})
+	c := objectstoretest.Serve(t, bucket, objectstoretest.Cut(1000, func(q *http.Request) bool { return cut.Load() && q.Method == http.MethodGet }))
 	b, content := open(t, c, bucket), bytes.Repeat([]byte("x"), 100_000)
 	if err := b.Put(t.Context(), "k", bytes.NewReader(content), int64(len(content)), ""); err != nil {
 		t.Fatal(err)
@@ -200,21 +112,6 @@ func TestATruncatedAnswerIsNoEnd(t *testing.T) {
 		t.Errorf("read %d of %d bytes without an error", len(got), len(content))
 	}
 	_ = r.Close() // it has failed
-}
-
-// cutter ends a connection after some bytes.
-type cutter struct {
-	http.ResponseWriter
-	left int
-}
-
-func (c *cutter) Write(p []byte) (int, error) {
-	if len(p) > c.left {
-		_, _ = c.ResponseWriter.Write(p[:c.left]) // then it ends
-		panic(http.ErrAbortHandler)
-	}
-	c.left -= len(p)
-	return c.ResponseWriter.Write(p)
 }
 
 func TestLocationsAreRead(t *testing.T) {

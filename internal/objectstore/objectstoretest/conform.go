@@ -69,6 +69,7 @@ func Conform(t *testing.T, b objectstore.Bucket) {
 		t.Errorf("of another prefix: %q", got)
 	}
 	conformAbsent(t, b)
+	conformPinned(t, b)
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() { put("p/many/"+strings.Repeat("x", i+1), large[:(i+1)<<14]) })
@@ -80,6 +81,49 @@ func Conform(t *testing.T, b objectstore.Bucket) {
 	short := b.Put(ctx, "p/short", strings.NewReader("12"), 3, "")
 	if _, err := b.Stat(ctx, "p/short"); short == nil || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("content that is shorter than said: %v, and then %v", short, err)
+	}
+}
+
+// conformPinned checks that a part of an object is that of the content that was asked for.
+func conformPinned(t *testing.T, b objectstore.Bucket) {
+	t.Helper()
+	ctx, content := t.Context(), []byte("0123456789")
+	put := func(content []byte) objectstore.Info {
+		t.Helper()
+		if err := b.Put(ctx, "p/pinned", bytes.NewReader(content), int64(len(content)), ""); err != nil {
+			t.Fatal(err)
+		}
+		info, err := b.Stat(ctx, "p/pinned")
+		if err != nil || info.ETag == "" {
+			t.Fatalf("%+v: %v", info, err)
+		}
+		listed, err := b.List(ctx, "p/pinned")
+		if err != nil || len(listed) != 1 || listed[0].ETag != info.ETag || listed[0].Bytes != info.Bytes {
+			t.Errorf("listed as %+v (%v), expected %+v", listed, err, info)
+		}
+		return info
+	}
+	info := put(content)
+	for _, first := range []int64{0, 4, 9} {
+		r, err := b.GetFrom(ctx, "p/pinned", info.ETag, first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r)
+		if err = errors.Join(err, r.Close()); err != nil || !bytes.Equal(got, content[first:]) {
+			t.Errorf("from %d on it is %q (%v), expected %q", first, got, err, content[first:])
+		}
+	}
+	if again := put([]byte("9876543210")); again.ETag == info.ETag {
+		t.Errorf("other content has the same ETag, %s", info.ETag)
+	}
+	for _, first := range []int64{0, 4} {
+		if _, err := b.GetFrom(ctx, "p/pinned", info.ETag, first); objectstore.KindOf(err) != objectstore.Changed {
+			t.Errorf("from %d on, of content that is not there any more: %v", first, err)
+		}
+	}
+	if _, err := b.GetFrom(ctx, "p/absent", info.ETag, 0); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of an absent object: %v", err)
 	}
 }
 

@@ -5,7 +5,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -32,6 +35,12 @@ type object struct {
 	sha256  string
 }
 
+// etag is a digest of the content, as servers make it.
+func (o object) etag() string {
+	sum := sha256.Sum256(o.content)
+	return hex.EncodeToString(sum[:16])
+}
+
 var _ objectstore.Bucket = (*Memory)(nil)
 
 func (m *Memory) fault(ctx context.Context, op, key string) error {
@@ -50,7 +59,7 @@ func wrap(op, key string, err error) error {
 }
 
 // Put implements objectstore.Bucket.
-func (m *Memory) Put(ctx context.Context, key string, content io.Reader, size int64, sha256 string) error {
+func (m *Memory) Put(ctx context.Context, key string, content io.Reader, size int64, digest string) error {
 	if err := m.fault(ctx, "put", key); err != nil {
 		return err
 	}
@@ -66,7 +75,7 @@ func (m *Memory) Put(ctx context.Context, key string, content io.Reader, size in
 	if m.objects == nil {
 		m.objects = map[string]object{}
 	}
-	m.objects[key] = object{all, sha256}
+	m.objects[key] = object{all, digest}
 	return nil
 }
 
@@ -89,7 +98,7 @@ func (m *Memory) Stat(ctx context.Context, key string) (objectstore.Info, error)
 	if err != nil {
 		return objectstore.Info{}, err
 	}
-	return objectstore.Info{Key: key, Bytes: int64(len(o.content)), SHA256: o.sha256}, nil
+	return objectstore.Info{Key: key, Bytes: int64(len(o.content)), SHA256: o.sha256, ETag: o.etag()}, nil
 }
 
 // Get implements objectstore.Bucket.
@@ -98,13 +107,29 @@ func (m *Memory) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	content := o.content
+	return m.read(key, o.content), nil
+}
+
+// GetFrom implements objectstore.Bucket.
+func (m *Memory) GetFrom(ctx context.Context, key, etag string, first int64) (io.ReadCloser, error) {
+	o, err := m.find(ctx, "get", key)
+	if err != nil {
+		return nil, err
+	}
+	if o.etag() != etag || first >= int64(len(o.content)) {
+		return nil, &objectstore.Error{Kind: objectstore.Changed, Op: "get", URL: "s3://memory/" + key, Err: fmt.Errorf("its ETag is %q, expected %q", o.etag(), etag)}
+	}
+	return m.read(key, o.content[first:]), nil
+}
+
+// read hands out content.
+func (m *Memory) read(key string, content []byte) io.ReadCloser {
 	if m.Truncate != nil {
 		if n := m.Truncate(key); n >= 0 {
 			content = content[:min(n, len(content))]
 		}
 	}
-	return io.NopCloser(bytes.NewReader(content)), nil
+	return io.NopCloser(bytes.NewReader(content))
 }
 
 // List implements objectstore.Bucket.
@@ -117,7 +142,7 @@ func (m *Memory) List(ctx context.Context, prefix string) ([]objectstore.Info, e
 	var all []objectstore.Info
 	for _, key := range slices.Sorted(maps.Keys(m.objects)) {
 		if strings.HasPrefix(key, prefix) {
-			all = append(all, objectstore.Info{Key: key, Bytes: int64(len(m.objects[key].content))})
+			all = append(all, objectstore.Info{Key: key, Bytes: int64(len(m.objects[key].content)), ETag: m.objects[key].etag()})
 		}
 	}
 	return all, nil
