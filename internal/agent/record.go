@@ -66,14 +66,13 @@ func (l *Local) Record(_ context.Context, j *cluster.Job, started bool) error {
 	return checkpoint.WriteRecord(RecordPath(dir), jobKind, jobVersion, j, 0o640)
 }
 
-// makeDir makes a job's directory where it is missing. But where jobs/ holds nothing and jobs have had workers, a mount is late: what
-// would be written now vanished below it.
+// makeDir makes a job's directory where it is missing. But where jobs/ holds nothing although this state directory has had jobs, and those have had
+// workers, a mount is late: what would be written now vanished below it. A node that joined anew, under the name of one that was removed, has had none.
 func makeDir(dir string, started bool) error {
-	if _, err := os.Stat(dir); err == nil {
-		return nil
-	}
-	if started {
-		all := filepath.Dir(dir)
+	all := filepath.Dir(dir)
+	had := filepath.Join(filepath.Dir(all), hadJobs)
+	_, first := os.Stat(had)
+	if _, err := os.Stat(dir); err != nil && started && !errors.Is(first, fs.ErrNotExist) {
 		entries, err := os.ReadDir(all)
 		if err == nil && len(entries) == 0 {
 			err = &fs.PathError{Op: "find the jobs in", Path: all, Err: syscall.ENODATA}
@@ -82,8 +81,14 @@ func makeDir(dir string, started bool) error {
 			return err
 		}
 	}
-	return os.MkdirAll(dir, 0o750)
+	if err := os.MkdirAll(dir, 0o750); err != nil || first == nil {
+		return err
+	}
+	return checkpoint.WriteFile(had, nil, 0o640)
 }
+
+// hadJobs is a file of the state directory that is there once a directory of a job was.
+const hadJobs = "had-jobs"
 
 // ownRecord reads the copy in a job's directory and refuses that of another job.
 func ownRecord(dir string, j *cluster.Job) (*cluster.Job, error) {
