@@ -42,7 +42,7 @@ type Server struct {
 type AutopilotConfig struct {
 	// Servers are the nodes of the cluster, this one too. It is called concurrently and does not block. Required.
 	Servers func() []Server
-	// Prepare makes a node ready to vote, before it does. One that fails gets no vote for a minute, and another one may. Required.
+	// Prepare makes a node ready to vote, before it does. One that fails gets no vote for ten seconds, and another one may. Required.
 	Prepare func(ctx context.Context, name string) error
 	// Stable is how long a node must be healthy before it votes, unless this node leads for less. Default 5 s.
 	Stable time.Duration
@@ -62,9 +62,9 @@ func (c AutopilotConfig) withDefaults() AutopilotConfig {
 
 // Bounds of a healthy follower.
 const (
-	maxSilence   = 5 * time.Second // since it heard of the leader, together with the age of what it said
-	maxTrailing  = 1000            // entries
-	prepareAgain = time.Minute
+	maxSilence   = 5 * time.Second  // since it heard of the leader, together with the age of what it said
+	maxTrailing  = 1000             // entries
+	prepareAgain = 10 * time.Second // a node that has just joined may not have started yet
 	changeBound  = 30 * time.Second // of one change of Raft's configuration
 )
 
