@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -221,96 +218,6 @@ func damageShard(do damage) func(context.Context, *host) error {
 		}
 		return do(w, path, text)
 	}
-}
-
-func identity(*host) string { return "identity" }
-
-func raftMeta(*host) string { return filepath.Join("raft", "wal", "meta") }
-
-func raftSegment(w *host) string {
-	names, err := filepath.Glob(filepath.Join(w.base, "raft", "wal", "*.wal"))
-	if err != nil || len(names) == 0 {
-		return filepath.Join("raft", "wal", "no segment")
-	}
-	return filepath.Join("raft", "wal", filepath.Base(names[len(names)-1]))
-}
-
-// errStarted says that the daemon started with a damaged file.
-var errStarted = errors.New("the daemon started with a damaged file")
-
-// mayStart is for a damage that may hit nothing that the file holds: the trial goes on to see that nothing was lost.
-func mayStart(do apply) apply {
-	return func(ctx context.Context, w *host) (func() error, error) {
-		undo, err := do(ctx, w)
-		if errors.Is(err, errStarted) {
-			err = nil
-		}
-		return undo, err
-	}
-}
-
-// refused damages a file of the state directory and expects that the daemon says so, does not start, and touches nothing. Then it
-// restores the backup.
-func refused(file func(*host) string, do damage) apply {
-	return once(func(ctx context.Context, w *host) error {
-		name := file(w)
-		path := filepath.Join(w.base, name)
-		backup, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if err := do(w, path, backup); err != nil {
-			return err
-		}
-		before, err := tree(w.base)
-		if err != nil {
-			return err
-		}
-		said := len(w.logText())
-		_, ends := w.daemon.Now()
-		ended := func() bool {
-			_, now := w.daemon.Now()
-			return len(now) > len(ends)
-		}
-		w.daemon.Release()
-		if err := rig.Poll(ctx, startBound, "a refusal of "+name, func() bool { return ended() || w.answered(ctx) }); err != nil {
-			return err
-		}
-		if !ended() {
-			return fmt.Errorf("%s: %w", name, errStarted)
-		}
-		if err := w.halt(ctx); err != nil {
-			return err
-		}
-		after, err := tree(w.base)
-		if err != nil {
-			return err
-		}
-		words := w.logText()[said:]
-		if !strings.Contains(words, filepath.Join(w.state, name)) && !strings.Contains(words, filepath.Join(w.state, filepath.Dir(name))+" ") {
-			err = fmt.Errorf("the daemon refused to start without naming %s: %s", path, words)
-		}
-		for _, name := range slices.Sorted(maps.Keys(before)) {
-			if after[name] != before[name] {
-				err = errors.Join(err, fmt.Errorf("a daemon that refused to start changed or deleted %s", name))
-			}
-		}
-		return errors.Join(err, os.WriteFile(path, backup, 0o600))
-	})
-}
-
-// tree digests all files below a directory, but for the daemon's lock.
-func tree(root string) (map[string][sha256.Size]byte, error) {
-	all := map[string][sha256.Size]byte{}
-	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() || e.Name() == "lock" {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		all[path] = sha256.Sum256(text)
-		return err
-	})
-	return all, err
 }
 
 // leaveTemporaries leaves what a daemon and a worker leave that are killed while they write, and lets the next daemon find it.

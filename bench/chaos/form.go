@@ -25,30 +25,29 @@ func (w *testbed) start(ctx context.Context) error {
 		return err
 	}
 	for _, h := range w.hosts[1:] {
-		token, err := first.client.Token(ctx, api.TokenRequest{Role: "node", ValidS: joinBound.Seconds()})
-		if err != nil {
-			return fmt.Errorf("ask for a token: %w", err)
-		}
-		if err := w.execute(ctx, h.command("join", first.on.Address+port, "--token", token.Token, "--config", h.config())); err != nil {
+		if err := h.join(ctx, first); err != nil {
 			return err
 		}
 		h.start(ctx)
 	}
-	for _, h := range w.hosts {
-		if err := h.answers(ctx); err != nil {
-			return err
-		}
+	if err := w.answers(ctx); err != nil {
+		return err
 	}
-	return rig.Poll(ctx, joinBound, "a cluster whose nodes all vote", func() bool {
-		nodes, err := first.client.Nodes(ctx)
-		voters := 0
-		for _, n := range nodes {
-			if n.Role != api.RoleNonVoter {
-				voters++
-			}
-		}
-		return err == nil && voters == len(w.hosts)
-	})
+	return w.vote(ctx)
+}
+
+// join makes a host a member of the cluster, by a token of another one. Its daemon may start then.
+func (h *host) join(ctx context.Context, via *host) error {
+	token, err := via.client.Token(ctx, api.TokenRequest{Role: "node", ValidS: joinBound.Seconds()})
+	if err != nil {
+		return fmt.Errorf("ask for a token: %w", err)
+	}
+	return h.execute(ctx, h.command("join", via.on.Address+port, "--token", token.Token, "--config", h.config()))
+}
+
+// vote waits until all hosts vote.
+func (w *testbed) vote(ctx context.Context) error {
+	return rig.Poll(ctx, voteBound, "a cluster whose nodes all vote", func() bool { return w.whole(ctx) })
 }
 
 // execute runs a command to its end.

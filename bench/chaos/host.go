@@ -37,6 +37,7 @@ const port = ":7440"
 func newHost(w *testbed, dir, name string, on *hosts.Host) (*host, error) {
 	h := &host{testbed: w, name: name, on: on, dir: dir, base: filepath.Join(dir, "state"), state: filepath.Join(dir, "state")}
 	h.client = api.NewClient(h.socket())
+	h.client.OnAge(func(time.Duration, string) { w.old.Add(1) })
 	err := errors.Join(os.MkdirAll(h.base, 0o750), h.configure("info"))
 	if err == nil && w.mounts {
 		err = mountSmall(h.base, stateBytes)
@@ -147,5 +148,9 @@ func (h *host) unmountAll() {
 	}
 }
 
-// joinBound is how long it may take to make a host a member of a cluster.
-const joinBound = 30 * time.Second
+const (
+	// joinBound is how long it may take to make a host a member of a cluster.
+	joinBound = 30 * time.Second
+	// voteBound is how long it may take until that votes.
+	voteBound = 60 * time.Second
+)

@@ -131,7 +131,8 @@ type trialJob struct {
 // watch follows a job until ctx ends, across daemons that come and go, and notes what must never be seen.
 func (w *testbed) watch(ctx context.Context, j *trialJob) {
 	for ; ctx.Err() == nil; rig.Pause(ctx, 20*time.Millisecond) {
-		if status, err := w.job(ctx, j.id); err == nil {
+		old := w.old.Load()
+		if status, err := w.job(ctx, j.id); err == nil && w.old.Load() == old { // an answer that says that it is old may be older than the last one
 			w.see(j, status)
 		}
 	}

@@ -38,7 +38,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon's `program`")
-	flag.IntVar(&o.trials, "trials", 300, "how many trials")
+	flag.IntVar(&o.trials, "trials", 1000, "how many trials")
 	flag.Uint64Var(&o.seed, "seed", 0, "of the first trial; the others follow it. 0: from 1 on, and a random one for the last trial")
 	flag.IntVar(&o.parallel, "parallel", 4, "how many trials run at the same time")
 	flag.StringVar(&o.faults, "faults", "", "draw among these alone, separated by commas")
@@ -124,4 +124,5 @@ const (
 	stopBound  = 60 * time.Second
 	startBound = 60 * time.Second
 	jobBound   = 120 * time.Second
+	leftBound  = 20 * time.Second // less than a worker trains on without a daemon
 )

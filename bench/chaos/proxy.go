@@ -7,9 +7,9 @@ import (
 )
 
 // toxic is a fault of the connections of a host, which go through proxies.
-func toxic(make func(h *host) toxics.Toxic) apply {
+func toxic(of func(h *host) toxics.Toxic) apply {
 	return func(_ context.Context, h *host) (func() error, error) {
-		undo := h.proxies.Toxic(h.name, make(h))
+		undo := h.proxies.Toxic(h.name, of(h))
 		return func() error {
 			undo()
 			return nil

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +40,8 @@ type testbed struct {
 
 	inForce   []force  // faults, the last one last
 	leftovers []string // temporary files that a fault left
+
+	old atomic.Int64 // answers of daemons without a leader, which say that they are old
 
 	mu      sync.Mutex
 	damaged []string // paths of committed shards that a fault damaged, as reasons name them

@@ -287,6 +287,8 @@ func (w *testbed) end(ctx context.Context) (err error) {
 			err = errors.Join(err, h.end(ctx))
 		}
 	}
+	// A worker whose job is over may still be ending.
+	_ = rig.Poll(ctx, leftBound, "the end of all processes", func() bool { return len(w.processes("")) == 0 })
 	if left := w.processes(""); len(left) > 0 {
 		for _, pid := range left {
 			err = errors.Join(err, fmt.Errorf("process %d is left: %s", pid, commandLine(pid)))
