@@ -124,5 +124,6 @@ const (
 	stopBound  = 60 * time.Second
 	startBound = 60 * time.Second
 	jobBound   = 120 * time.Second
+	leakBound  = 60 * time.Second
 	leftBound  = 20 * time.Second // less than a worker trains on without a daemon
 )

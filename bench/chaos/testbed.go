@@ -37,6 +37,7 @@ type testbed struct {
 	proxies *hosts.Proxies // between them; nil: none
 	random  *rand.Rand     // of whoever applies faults
 	jobs    []*trialJob
+	idle    usage // of daemons before the first job
 
 	inForce   []force  // faults, the last one last
 	leftovers []string // temporary files that a fault left

@@ -119,6 +119,9 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 	if err == nil {
 		err = w.checkResults(ctx, references)
 	}
+	if err == nil {
+		err = w.checkLeaks(ctx)
+	}
 	for _, j := range w.jobs {
 		err = errors.Join(append(j.problems, err)...)
 	}
@@ -152,6 +155,9 @@ func (w *testbed) prepare(ctx context.Context, events []event) (err error) {
 // applyFaults submits the jobs and applies the faults.
 func (w *testbed) applyFaults(ctx context.Context, p *plan) error {
 	if err := w.answers(ctx); err != nil {
+		return err
+	}
+	if err := w.noteUsage(ctx); err != nil {
 		return err
 	}
 	for _, k := range p.kinds {
