@@ -255,14 +255,14 @@ bench-check: ## a short form of every benchmark against its bars, BENCHES=overhe
 	@$(MAKE) --no-print-directory deps build >&2
 	@GO='$(GO)' TAGS='$(TAGS)' AVGPIPED=$(BIN)/avgpiped BENCHES='$(BENCHES)' bench/check.sh
 
-TRIALS ?= 300
+TRIALS ?= 1000
 HOSTS   ?= 3
 SEED   ?= 0
 FAULTS ?=
 
 # With CI set, no fault may be skipped. Standard output is the summary alone.
 .PHONY: chaos-local
-chaos-local: ## random faults on one node, 10 minutes (TRIALS=300, SEED=the first one's, FAULTS=kill-worker,disk-full)
+chaos-local: ## random faults on one node, half an hour (TRIALS=1000, SEED=the first one's, FAULTS=kill-worker,disk-full)
 	@$(MAKE) --no-print-directory deps build >&2
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
@@ -279,7 +279,7 @@ bench-cluster: ## how long training pauses when a worker, a host or the leader o
 	@$(BIN)/chaos -measure -avgpiped $(BIN)/avgpiped -hosts $(HOSTS)
 
 .PHONY: chaos
-chaos: ## random faults on a cluster of hosts in network namespaces, as root, 20 s a trial (HOSTS=3, and as chaos-local)
+chaos: ## random faults on a cluster of hosts in network namespaces, as root, 20 s a trial, two at a time (HOSTS=3, and as chaos-local)
 	@$(MAKE) --no-print-directory test-deps build >&2
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -hosts $(HOSTS) -parallel 2 -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
