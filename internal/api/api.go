@@ -192,7 +192,7 @@ type NodeStatus struct {
 	AgeS float64 `json:"age_s"`
 	// RoundTripS is that of the last probe of gossip which it answered, in seconds; 0: there was none.
 	RoundTripS float64 `json:"round_trip_s,omitempty"`
-	// Reason is why it is drained.
+	// Reason is why it is drained; else why it is down or suspect, as far as the node that leads knows.
 	Reason string `json:"reason,omitempty"`
 	// GFLOPs is what a core does in a second, as measured; 0: that is not known.
 	GFLOPs float64 `json:"gflops,omitempty"`

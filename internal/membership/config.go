@@ -38,6 +38,9 @@ type Config struct {
 	// Cluster is the cluster's id, and Key, 16, 24 or 32 bytes, that of its datagrams. Required.
 	Cluster string
 	Key     []byte
+	// Oldest and Newest are the versions of the protocols between nodes that this program speaks, at most 63, and at most three newer ones. Datagrams of
+	// nodes that speak none of these are dropped: they are dead for this one. Default 1 and 1.
+	Oldest, Newest int
 	// Packets sends and receives datagrams, and Streams accepts the connections of nodes, whose certificates were checked. The List closes both. Required.
 	Packets net.PacketConn
 	Streams net.Listener
@@ -63,6 +66,8 @@ type Events struct {
 
 func (c Config) withDefaults() Config {
 	c.Log = cmp.Or(c.Log, zap.NewNop())
+	c.Oldest = cmp.Or(c.Oldest, 1)
+	c.Newest = cmp.Or(c.Newest, c.Oldest)
 	if c.Resolve == nil {
 		c.Resolve = resolveUDP
 	}
@@ -82,6 +87,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("membership: node %q of cluster %q: both must be given", c.Name, c.Cluster)
 	case c.Packets == nil || c.Streams == nil || c.Dial == nil || c.Peers == nil:
 		return errors.New("membership: Packets, Streams, Dial and Peers are required")
+	case c.Oldest < 1 || c.Oldest > maxOldest || c.Newest < c.Oldest || c.Newest > c.Oldest+maxNewer:
+		return fmt.Errorf("membership: versions %d to %d: want 1 to %d, and at most %d newer ones", c.Oldest, c.Newest, maxOldest, maxNewer)
 	case len(c.Version) > maxVersionBytes || c.Commands < 0 || c.Commands > maxCommands:
 		return fmt.Errorf("membership: a version of %d bytes that knows commands up to %d: want at most %d, and 0 to %d", len(c.Version), c.Commands, maxVersionBytes, maxCommands)
 	}

@@ -43,7 +43,7 @@ type place struct {
 }
 
 func newTransport(c Config) (*transport, error) {
-	s, err := newSealer(c.Key, c.Cluster)
+	s, err := newSealer(c)
 	if err != nil {
 		return nil, err
 	}

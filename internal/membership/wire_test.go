@@ -20,7 +20,7 @@ func TestWhatANodeSaysOfItself(t *testing.T) {
 
 func TestADatagramIsForOneNodeOfOneCluster(t *testing.T) {
 	key := bytes.Repeat([]byte{7}, 32)
-	s, err := newSealer(key, "c1")
+	s, err := newSealer(Config{Key: key, Cluster: "c1", Oldest: 1, Newest: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,8 +31,8 @@ func TestADatagramIsForOneNodeOfOneCluster(t *testing.T) {
 	if plain, err := s.open(sealed, "n1"); err != nil || string(plain) != "hello" {
 		t.Errorf("%q, %v", plain, err)
 	}
-	otherKey, _ := newSealer(make([]byte, 32), "c1")
-	otherCluster, _ := newSealer(key, "c2")
+	otherKey, _ := newSealer(Config{Key: make([]byte, 32), Cluster: "c1", Oldest: 1, Newest: 1})
+	otherCluster, _ := newSealer(Config{Key: key, Cluster: "c2", Oldest: 1, Newest: 1})
 	damaged := bytes.Clone(sealed)
 	damaged[len(damaged)-1] ^= 1
 	later := bytes.Clone(sealed)
@@ -68,16 +68,36 @@ func FuzzMeta(f *testing.F) {
 }
 
 func FuzzPacket(f *testing.F) {
-	s, err := newSealer(bytes.Repeat([]byte{7}, 16), "c1")
+	s, err := newSealer(Config{Key: bytes.Repeat([]byte{7}, 16), Cluster: "c1", Oldest: 1, Newest: 2})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(s.seal([]byte("hello"), "n2"))
-	f.Add([]byte{sealFormat})
+	f.Add([]byte{speaks(1, 1)})
 	f.Add(make([]byte, sealBytes+1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if plain, err := s.open(b, "n1"); err == nil { // only who has the key makes one
 			t.Errorf("%v is opened: %v", b, plain)
 		}
 	})
+}
+
+// TestDatagramsOfAdjacentVersionsAreRead, and no others: a program speaks two.
+func TestDatagramsOfAdjacentVersionsAreRead(t *testing.T) {
+	of := func(oldest, newest int) *sealer {
+		s, err := newSealer(Config{Key: make([]byte, 32), Cluster: "c1", Oldest: oldest, Newest: newest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	all := []*sealer{of(1, 1), of(1, 2), of(2, 3), of(3, 4)}
+	for i, from := range all {
+		for j, to := range all {
+			_, err := to.open(from.seal([]byte("x"), "n"), "n")
+			if adjacent := i-j <= 1 && j-i <= 1; adjacent != (err == nil) || !adjacent && !errors.Is(err, ErrPacket) {
+				t.Errorf("%d to %d of %d to %d: %v", to.oldest, to.newest, from.oldest, from.newest, err)
+			}
+		}
+	}
 }

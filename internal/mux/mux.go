@@ -49,6 +49,8 @@ type Config struct {
 	PerSource int
 	// Timeout bounds a handshake together with the wait to be accepted. Default 10 s.
 	Timeout time.Duration
+	// Versions are those of the protocols between nodes, for what is said of those who have others. Default: Spoken.
+	Versions Versions
 	// OnRefused is told of each connection that was not handed over, and why. It is called concurrently and does not block. Nil: nobody is.
 	OnRefused func(from net.Addr, err error)
 }
@@ -56,6 +58,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Handshakes, c.PerSource = cmp.Or(c.Handshakes, 256), cmp.Or(c.PerSource, 64)
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
+	c.Versions = c.Versions.Or(Spoken)
 	if c.OnRefused == nil {
 		c.OnRefused = func(net.Addr, error) {}
 	}
@@ -140,7 +143,7 @@ func (m *Mux) Close() error {
 // those of HTTP.
 type Conn struct{ *tls.Conn }
 
-// Listener returns what accepts the connections of some protocols, after their handshake: each is a *Conn, or a *tls.Conn where the protocol is one
+// Listener returns what accepts the connections of some protocols, in all versions that TLS negotiates, after their handshake: each is a *Conn, or a *tls.Conn where the protocol is one
 // of HTTP. One that asks for no protocol counts as HTTP/1.1. Closing it leaves the Mux as it is. A protocol has one listener at a time: the newest.
 func (m *Mux) Listener(protocols ...string) net.Listener {
 	l := &listener{mux: m, protocols: protocols, accepted: make(chan net.Conn), closed: make(chan struct{})}
@@ -221,9 +224,12 @@ func (m *Mux) handOver(c net.Conn) {
 	defer m.leave(p)
 	ctx, cancel := context.WithTimeout(counted, m.config.Timeout)
 	defer cancel()
-	secure := tls.Server(c, m.config.TLS)
-	if err = m.give(ctx, secure); err == nil {
+	var offered []string
+	if err = m.give(ctx, tls.Server(c, m.noting(&offered))); err == nil {
 		return
+	}
+	if foreign := m.config.Versions.foreign(offered); foreign != nil {
+		err = fmt.Errorf("%w: %w", foreign, err)
 	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
@@ -234,12 +240,26 @@ func (m *Mux) handOver(c net.Conn) {
 	}
 }
 
+// noting is the configuration of TLS for one connection, which notes the protocols that are offered.
+func (m *Mux) noting(offered *[]string) *tls.Config {
+	config := m.config.TLS.Clone()
+	choose := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		*offered = hello.SupportedProtos
+		if choose == nil {
+			return nil, nil //nolint:nilnil // as documented of tls.Config
+		}
+		return choose(hello)
+	}
+	return config
+}
+
 // give makes the handshake, and waits until somebody accepts the connection.
 func (m *Mux) give(ctx context.Context, c *tls.Conn) error {
 	if err := c.HandshakeContext(ctx); err != nil {
 		return fmt.Errorf("TLS handshake: %w", err)
 	}
-	protocol := cmp.Or(c.ConnectionState().NegotiatedProtocol, protocolHTTP1)
+	protocol, _ := Protocol(cmp.Or(c.ConnectionState().NegotiatedProtocol, protocolHTTP1))
 	m.mu.Lock()
 	l := m.listeners[protocol]
 	m.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/objectstore"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -75,6 +76,8 @@ type Config struct {
 	DriftHold time.Duration
 	// Version is the program's, for people.
 	Version string
+	// Protocols are the versions of the protocols between nodes that this program speaks. Default: mux.Spoken; tests pretend to be other programs.
+	Protocols mux.Versions
 	// Log is the daemon's log. Required.
 	Log *zap.Logger
 	// Processes are those of jobs. Nil: the operating system's.
@@ -107,7 +110,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.NoGPU == nil {
 		c.NoGPU = func() string { return "" }
 	}
-	c.DriftHold = cmp.Or(c.DriftHold, 10*time.Second)
+	c.DriftHold, c.Protocols = cmp.Or(c.DriftHold, 10*time.Second), c.Protocols.Or(mux.Spoken)
 	if c.BootID == nil {
 		c.BootID = bootID
 	}

@@ -64,7 +64,8 @@ func (n *node) keepGossip(ctx context.Context) error {
 	}
 	m, g := n.member, n.member.gossip
 	list, err := membership.Open(membership.Config{ //nolint:contextcheck // it lives until Close
-		Name: n.id, Version: n.config.Version, Commands: cluster.CommandVersion, Cluster: state.Authority().Cluster, Key: state.Authority().GossipKey,
+		Name: n.id, Version: n.config.Version, Commands: cluster.CommandVersion, Oldest: n.config.Protocols.Oldest, Newest: n.config.Protocols.Newest,
+		Cluster: state.Authority().Cluster, Key: state.Authority().GossipKey,
 		Packets: g.packets, Streams: m.mux.Listener(mux.ProtocolGossip), Log: n.log,
 		Dial: func(ctx context.Context, name string) (net.Conn, error) {
 			known, err := n.raft.State().Node(name)

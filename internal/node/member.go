@@ -70,9 +70,8 @@ func openMember(ctx context.Context, c Config, book *audit.Log) (*member, error)
 		return nil, renamed(c.StateDir, identity.Name(), c.NodeID)
 	}
 	m := &member{dir: pkiDir(c.StateDir), identity: identity, clients: map[string]*client{}, agents: map[string]*remote.Client{}}
-	m.mux, err = mux.Listen(ctx, c.Listen, mux.Config{TLS: identity.ServerTLS(), Log: c.Log, OnRefused: func(from net.Addr, err error) {
-		book.Write(audit.Record{From: from.String(), Operation: "connect", Error: err.Error()})
-	}})
+	identity.Speak(c.Protocols)
+	m.mux, err = mux.Listen(ctx, c.Listen, mux.Config{TLS: identity.ServerTLS(), Log: c.Log, Versions: c.Protocols, OnRefused: (&doorbook{write: book.Write}).refused})
 	if err != nil {
 		return nil, keyError("listen", err, unix.EADDRNOTAVAIL, unix.EACCES)
 	}

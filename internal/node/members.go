@@ -50,7 +50,7 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 			s.Role = api.RoleLeader
 		}
 		s.Jobs = slices.Sorted(slices.Values(append([]string{}, jobs[node.Name]...)))
-		s.Reason, s.Links = node.Reason, linksOf(published.Links, node.Name, now)
+		s.Reason, s.Links = cmp.Or(node.Reason, s.Reason), linksOf(published.Links, node.Name, now)
 		if node.Draining && s.State == api.NodeAlive {
 			if s.State = api.NodeDraining; len(s.Jobs) == 0 && n.Leads() {
 				s.State = api.NodeDrained

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -21,35 +20,54 @@ import (
 // standingEvery is how often a node without a leader looks why.
 const standingEvery = 5 * time.Second
 
-// refusals are the nodes that refuse this node's certificate. The zero value is ready to use.
+// refusals are the nodes that refuse this one. The zero value is ready to use.
 type refusals struct {
 	mu sync.Mutex
-	by map[string]bool // by address: names are known where the state is
+	by map[string]why // by address: names are known where the state is
 }
 
-// note records what a read from the node at an address says: an error, or nil where it has answered.
+// why is what a node refuses this one for.
+type why int
+
+const (
+	itsCertificate why = iota + 1
+	itsVersion         // no version of the protocols between nodes is spoken by both
+)
+
+// note records what a connection to the node at an address says: an error, or nil where it has answered.
 func (r *refusals) note(address string, err error) {
-	refused := pki.Refused(err)
-	if err != nil && !refused {
+	because := why(0)
+	switch {
+	case pki.Refused(err):
+		because = itsCertificate
+	case pki.Foreign(err):
+		because = itsVersion
+	case err != nil:
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.by == nil {
-		r.by = map[string]bool{}
+		r.by = map[string]why{}
 	}
-	if refused {
-		r.by[address] = true
-	} else {
+	if because == 0 {
 		delete(r.by, address)
+	} else {
+		r.by[address] = because
 	}
 }
 
-// addresses are those of the nodes that refuse this one, sorted.
-func (r *refusals) addresses() []string {
+// addresses are those of the nodes that refuse this one for something, sorted.
+func (r *refusals) addresses(because why) (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Sorted(maps.Keys(r.by))
+	for address, w := range r.by {
+		if w == because {
+			all = append(all, address)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // heeded is a connection to a node that may refuse this one: with TLS 1.3, whoever connects learns it by its first read.
@@ -76,6 +94,7 @@ func (c *heeded) ConnectionState() tls.ConnectionState {
 func (m *member) dial(ctx context.Context, protocol, name, address string) (net.Conn, error) {
 	c, err := m.identity.Dial(ctx, protocol, name, address)
 	if err != nil {
+		m.refused.note(address, err)
 		return nil, err
 	}
 	return &heeded{Conn: c, note: func(err error) { m.refused.note(address, err) }}, nil
@@ -87,18 +106,18 @@ func (n *node) leaderless() error {
 	if n.member != nil {
 		members, _ = n.raft.Members() // it fails where the log is closed
 	}
-	return standing(n.id, n.config.StateDir, members, n.refusedBy())
+	return standing(n.id, n.config.StateDir, members, n.refusedBy(itsCertificate), n.refusedBy(itsVersion))
 }
 
-func (n *node) refusedBy() []string {
+func (n *node) refusedBy(because why) []string {
 	if n.member == nil {
 		return nil
 	}
-	return n.member.refused.addresses()
+	return n.member.refused.addresses(because)
 }
 
 // standing says why a node knows of no node that leads, by the members of Raft as it knows them and by the nodes that refuse it.
-func standing(id, state string, members []raftlog.Member, refusing []string) error {
+func standing(id, state string, members []raftlog.Member, refusing, foreign []string) error {
 	again := fmt.Sprintf("To make this host a member again, stop the daemon, move %s away and let it join with another token", state)
 	if len(members) > 0 && !slices.ContainsFunc(members, func(m raftlog.Member) bool { return m.Name == id }) {
 		var names []string
@@ -110,6 +129,10 @@ func standing(id, state string, members []raftlog.Member, refusing []string) err
 	if len(refusing) > 0 {
 		return fmt.Errorf("no node leads, and the certificate of node %s is refused by %s, whose audit.log says why: it was removed from the cluster while it was away, or another host has its name. %s",
 			id, strings.Join(refusing, ", "), again)
+	}
+	if len(foreign) > 0 {
+		return fmt.Errorf("no node leads, and %s run another major version of avgpiped than node %s: they speak none of the versions of the protocols between nodes that it speaks. "+
+			"Install the version that they run, or one at most one before or after it, and start the daemon; nothing of the state directory was changed", strings.Join(foreign, ", "), id)
 	}
 	return errors.New("no node leads")
 }

@@ -15,14 +15,16 @@ func TestStandingSaysWhoIsNoMember(t *testing.T) {
 		id       string
 		members  []raftlog.Member
 		refusing []string
+		foreign  []string
 		want     string
 	}{
-		{"a", members, nil, "no node leads"},
-		{"c", nil, nil, "no node leads"}, // it has joined, and nobody has told it of the others
-		{"c", members, nil, "node c was removed from the cluster, whose nodes are a, b: ask one of them"},
-		{"a", members, []string{"b"}, "the certificate of node a is refused by b, whose audit.log says why"},
+		{"a", members, nil, nil, "no node leads"},
+		{"c", nil, nil, nil, "no node leads"}, // it has joined, and nobody has told it of the others
+		{"c", members, nil, nil, "node c was removed from the cluster, whose nodes are a, b: ask one of them"},
+		{"a", members, []string{"b"}, nil, "the certificate of node a is refused by b, whose audit.log says why"},
+		{"a", members, nil, []string{"b", "c"}, "b, c run another major version of avgpiped than node a"},
 	} {
-		if err := standing(c.id, "/state", c.members, c.refusing); !strings.Contains(err.Error(), c.want) {
+		if err := standing(c.id, "/state", c.members, c.refusing, c.foreign); !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -34,11 +36,15 @@ func TestRefusalsAreForgottenByAnAnswer(t *testing.T) {
 	r.note("b", refused)
 	r.note("a", refused)
 	r.note("a", errors.New("connection reset by peer")) // it says nothing of the certificate
-	if got := r.addresses(); !slices.Equal(got, []string{"a", "b"}) {
+	if got := r.addresses(itsCertificate); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("refused by %q", got)
 	}
 	r.note("b", nil)
-	if got := r.addresses(); !slices.Equal(got, []string{"a"}) {
+	if got := r.addresses(itsCertificate); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("refused by %q after b has answered", got)
+	}
+	r.note("a", errors.New("connect: remote error: tls: no application protocol"))
+	if got, version := r.addresses(itsCertificate), r.addresses(itsVersion); len(got) != 0 || !slices.Equal(version, []string{"a"}) {
+		t.Errorf("refused by %q, and for its version by %q", got, version)
 	}
 }

@@ -157,7 +157,8 @@ func (n *node) other(name string, heard membership.Member, now time.Time) api.No
 		return api.NodeStatus{State: hearsay(heard.State), RoundTripS: heard.RTT.Seconds(), Version: heard.Version}
 	}
 	s := seen.status.NodeStatus
-	s.State, _ = judge(heard, seen, now)
+	state, reach := judge(heard, seen, now)
+	s.State, s.Reason = state, reach.Why
 	s.AgeS, s.RoundTripS = seen.silent(now).Seconds(), heard.RTT.Seconds()
 	return s
 }

@@ -53,6 +53,7 @@ func IsMember(dir string) bool {
 // Identity is a node, as others know it by its certificate. Its methods may be called concurrently.
 type Identity struct {
 	files  Files
+	speaks mux.Versions
 	held   atomic.Pointer[held]
 	member atomic.Pointer[func(name string, key []byte) error]
 }
@@ -77,9 +78,12 @@ func Open(dir string) (*Identity, error) { return OpenFiles(FilesOf(dir)) }
 
 // OpenFiles reads a node's files.
 func OpenFiles(f Files) (*Identity, error) {
-	i := &Identity{files: f}
+	i := &Identity{files: f, speaks: mux.Spoken}
 	return i, i.Reload()
 }
+
+// Speak sets the versions of the protocols between nodes, before the identity is used. Without it they are mux.Spoken.
+func (i *Identity) Speak(v mux.Versions) { i.speaks = v }
 
 // SetMember sets what says whether a node that has a certificate is a member; nil where it is. Until it is called all are.
 func (i *Identity) SetMember(member func(name string, key []byte) error) { i.member.Store(&member) }
@@ -201,7 +205,11 @@ func (i *Identity) checkNew(certificate []byte, authority [][]byte) error {
 // ServerTLS is how the node answers: whoever connects shows a certificate of the authority with a role that the protocol is for. Only those who
 // join have none.
 func (i *Identity) ServerTLS() *tls.Config {
-	all := []string{mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolNode, mux.ProtocolJoin, "h2", "http/1.1"}
+	var all []string
+	for _, p := range []string{mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolNode} {
+		all = append(all, i.speaks.Names(p)...)
+	}
+	all = append(all, "h2", "http/1.1")
 	base := func() *tls.Config {
 		return &tls.Config{
 			MinVersion: tls.VersionTLS13, NextProtos: all, SessionTicketsDisabled: true,
@@ -211,11 +219,10 @@ func (i *Identity) ServerTLS() *tls.Config {
 	out := base()
 	out.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c := base()
-		if slices.Equal(hello.SupportedProtos, []string{mux.ProtocolJoin}) {
-			c.NextProtos = []string{mux.ProtocolJoin}
+		if len(hello.SupportedProtos) > 0 && !slices.ContainsFunc(hello.SupportedProtos, func(name string) bool { return !is(name, mux.ProtocolJoin) }) {
+			c.NextProtos = i.speaks.Names(mux.ProtocolJoin)
 			return c, nil
 		}
-		c.NextProtos = slices.DeleteFunc(slices.Clone(all), func(p string) bool { return p == mux.ProtocolJoin })
 		c.ClientAuth = tls.RequireAnyClientCert
 		c.VerifyConnection = func(s tls.ConnectionState) error { return i.checkClient(s) }
 		return c, nil
@@ -223,10 +230,16 @@ func (i *Identity) ServerTLS() *tls.Config {
 	return out
 }
 
+// is reports whether a name of TLS stands for a protocol, in any version.
+func is(name, protocol string) bool {
+	p, _ := mux.Protocol(name)
+	return p == protocol
+}
+
 // LinkTLS is how a worker of the node answers those of other nodes.
 func (i *Identity) LinkTLS() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{mux.ProtocolLink}, SessionTicketsDisabled: true, ClientAuth: tls.RequireAnyClientCert,
+		MinVersion: tls.VersionTLS13, NextProtos: i.speaks.Names(mux.ProtocolLink), SessionTicketsDisabled: true, ClientAuth: tls.RequireAnyClientCert,
 		GetCertificate:   func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &i.held.Load().certificate, nil },
 		VerifyConnection: func(s tls.ConnectionState) error { return i.checkClient(s) },
 	}
@@ -238,7 +251,7 @@ func (i *Identity) checkClient(s tls.ConnectionState) error {
 	if err != nil {
 		return err
 	}
-	switch s.NegotiatedProtocol {
+	switch protocol, _ := mux.Protocol(s.NegotiatedProtocol); protocol {
 	case "h2", "http/1.1", "": // none is HTTP/1.1
 	case mux.ProtocolRaft, mux.ProtocolGossip, mux.ProtocolAgent, mux.ProtocolNode, mux.ProtocolLink:
 		if subject.Role != RoleNode {
@@ -271,7 +284,7 @@ func (i *Identity) verify(s tls.ConnectionState, usage x509.ExtKeyUsage) (Subjec
 // ClientTLS is how the node asks another one for a protocol. Where the other's name is given, it must be that one.
 func (i *Identity) ClientTLS(protocol, node string) *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{protocol}, ServerName: node,
+		MinVersion: tls.VersionTLS13, NextProtos: i.speaks.Names(protocol), ServerName: node,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &i.held.Load().certificate, nil },
 		InsecureSkipVerify:   true, //nolint:gosec // VerifyConnection verifies, by the node's name
 		VerifyConnection: func(s tls.ConnectionState) error {
@@ -287,7 +300,7 @@ func (i *Identity) ClientTLS(protocol, node string) *tls.Config {
 				return fmt.Errorf("%s answers, of the role %s: %w: a node was expected", subject.Name, subject.Role, ErrRole)
 			case node != "" && subject.Name != node:
 				return fmt.Errorf("node %s answers; want node %s: %w", subject.Name, node, ErrOtherNode)
-			case s.NegotiatedProtocol != protocol:
+			case !is(s.NegotiatedProtocol, protocol):
 				return fmt.Errorf("%s does not speak %s", subject.Name, protocol)
 			}
 			return nil

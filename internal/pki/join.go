@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -35,6 +36,9 @@ type JoinRequest struct {
 	Node    string `json:"node,omitempty"`
 	Address string `json:"address,omitempty"`
 	Version string `json:"version,omitempty"`
+
+	// Speaks are the versions of the protocols between nodes. Default: mux.Spoken.
+	Speaks mux.Versions `json:"-"`
 }
 
 // JoinResponse answers it. Exactly one of Certificate, Elsewhere and Error is set.
@@ -61,6 +65,8 @@ func Join(ctx context.Context, address string, t Token, r JoinRequest) (*JoinRes
 	for range 3 {
 		answer, err := join(ctx, address, t, r)
 		switch {
+		case Foreign(err): // no other try helps
+			return nil, &JoinError{address, Explain(err).Error()}
 		case err != nil:
 			return nil, fmt.Errorf("join by %s: %w", address, Explain(err))
 		case answer.Error != "":
@@ -101,7 +107,7 @@ func join(ctx context.Context, address string, t Token, r JoinRequest) (*JoinRes
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{mux.ProtocolJoin},
+		MinVersion: tls.VersionTLS13, NextProtos: cmp.Or(r.Speaks, mux.Spoken).Names(mux.ProtocolJoin),
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection verifies, by the token
 		VerifyConnection:   t.verify,
 	}}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/mux"
 )
 
 // Why a certificate is refused; test with errors.Is.
@@ -54,6 +56,12 @@ func Refused(err error) bool { return err != nil && strings.Contains(err.Error()
 // refusedText is what crypto/tls says then; it has no type for it.
 const refusedText = "remote error: tls: bad certificate"
 
+// Foreign reports whether an error of a connection is that the other end speaks no version of the protocol that this one does.
+func Foreign(err error) bool { return err != nil && strings.Contains(err.Error(), foreignText) }
+
+// foreignText is what crypto/tls says then.
+const foreignText = "remote error: tls: no application protocol"
+
 // Explain says what an error of a connection means where TLS only has an alert of the other end. Other errors stay as they are.
 func Explain(err error) error {
 	if err == nil {
@@ -62,7 +70,7 @@ func Explain(err error) error {
 	for _, m := range []struct{ text, means string }{ // crypto/tls has no types for them
 		{refusedText, "the other end refuses this certificate: it is of a node that was removed, of another cluster, or for something else; its audit log says which"},
 		{"remote error: tls: certificate required", "the other end wants a certificate of its cluster"},
-		{"remote error: tls: no application protocol", "the other end does not speak this protocol: it is no node of a cluster, or one of another version"},
+		{foreignText, "the other end does not speak this protocol in version " + mux.Spoken.String() + ": it is a node of another major version of avgpiped, or none of a cluster; its audit log says which version this end speaks"},
 		{"remote error: tls: protocol version not supported", "the other end speaks another version of TLS; nodes speak 1.3"},
 		{"first record does not look like a TLS handshake", "the other end does not speak TLS: it is no node of a cluster"},
 	} {

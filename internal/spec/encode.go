@@ -43,6 +43,13 @@ func Decode(id string, text, tuned json.RawMessage) (*Spec, error) {
 	return s, nil
 }
 
+// NewerError says that a later program wrote a spec.
+type NewerError struct{ Version int }
+
+func (e *NewerError) Error() string {
+	return fmt.Sprintf("it has version %d, this program reads %d to %d", e.Version, oldestVersion, Version)
+}
+
 // UnmarshalJSON reads a spec of any version into the form of this one. A field that no version has is an error.
 func (s *Spec) UnmarshalJSON(text []byte) error {
 	var written struct {
@@ -52,7 +59,10 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &written); err != nil {
 		return err
 	}
-	if written.Version < oldestVersion || written.Version > Version {
+	if written.Version > Version {
+		return &NewerError{written.Version}
+	}
+	if written.Version < oldestVersion {
 		return fmt.Errorf("it has version %d, this program reads %d to %d", written.Version, oldestVersion, Version)
 	}
 	var err error

@@ -3,6 +3,7 @@ package remote_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -307,6 +308,30 @@ func TestQuestionsWithoutACertificateAreRefused(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/agent/v1/info", strings.NewReader("{}")))
 	if w.Code != http.StatusForbidden {
 		t.Errorf("%d: %s", w.Code, w.Body)
+	}
+}
+
+// TestQuestionsOfALaterProgramAreRefusedAsObstacles: nothing of them is done, and the job that needs it waits.
+func TestQuestionsOfALaterProgramAreRefusedAsObstacles(t *testing.T) {
+	h := remote.NewHandler(refuser{t: t}, remote.HandlerConfig{Node: "a", Caller: func(*http.Request) (string, error) { return "b", nil }})
+	defer h.Close()
+	for body, of := range map[string]string{
+		`{"job":"1","later":true}`:                            "/agent/v1/delete",
+		`{"assignment":{"job":"1","spec":{"version":1000}}}`:  "/agent/v1/start",
+		`{"assignment":{"job":"1","stages":[{"later":"b"}]}}`: "/agent/v1/start",
+		`{}`: "/agent/v1/later",
+	} {
+		r := httptest.NewRequest(http.MethodPost, of, strings.NewReader(body))
+		r.Header.Set("Avgpipe-Term", "1")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		var f struct {
+			Text     string
+			Obstacle *obstacle.Obstacle
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &f); err != nil || f.Obstacle == nil || f.Obstacle.Kind != obstacle.Node || !strings.Contains(f.Text, "older avgpiped than the one that asks: update it") {
+			t.Errorf("%s %s: %d %s", of, body, w.Code, w.Body)
+		}
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // HandlerConfig configures a Handler.
@@ -97,7 +99,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method, found := strings.CutPrefix(r.URL.Path, prefix)
 	m, known := methods[method]
 	if !found || !known || r.Method != http.MethodPost {
-		refuse(w, http.StatusNotFound, fmt.Errorf("%s %.80q is no question to an agent of this version", r.Method, r.URL.Path))
+		refuse(w, http.StatusNotFound, older(fmt.Errorf("%s %.80q is no question to an agent of this version", r.Method, r.URL.Path)))
 		return
 	}
 	allowed, status, err := h.admit(r, m)
@@ -155,12 +157,21 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (q *question, err
 	return decode(text)
 }
 
+// older is an error of a question that a later program asks. What this one does not know it must not leave out: the question is refused whole, and passes
+// where the node runs that program, or another one is asked.
+func older(err error) error {
+	return &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Node}, Err: fmt.Errorf("%w: this node runs an older avgpiped than the one that asks: update it", err)}
+}
+
 // decode reads a question.
 func decode(text []byte) (*question, error) {
 	q := &question{}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(q); err != nil {
+		if _, ofLater := errors.AsType[*spec.NewerError](err); ofLater || strings.Contains(err.Error(), "json: unknown field ") { // encoding/json has no type for it
+			err = older(err)
+		}
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
