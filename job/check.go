@@ -43,6 +43,9 @@ func (c *checker) check(env Environment) {
 	c.checkDevices()
 	c.checkRecompute()
 	c.checkMicroBatches()
+	if n := int(c.Stages); n > 0 && c.MinStages > n {
+		c.refuse("min_stages", strconv.Itoa(n), "min_stages is %d, more than the %d of stages", c.MinStages, n)
+	}
 }
 
 // known checks a name that another package's table holds.

@@ -28,6 +28,10 @@ type Job struct {
 	// Devices that each pipeline is laid over, a stage on each; with `chunks` several. The model has a layer or more for every
 	// stage. `auto`: see `tuning`.
 	Stages Count `yaml:"stages" json:"stages" default:"auto" rule:"min=1 max=1024 word=auto" also:"pipeline_parallel_size pp_size num_stages"`
+	// The fewest stages that the job goes on with after a host is lost for good while no other has room: the model is then split anew, over the hosts
+	// that are left, and back once there is room. As many as `stages` (or a number above what `auto` comes out with): it keeps its stages and waits.
+	// 0: as few as it takes.
+	MinStages int `yaml:"min_stages" json:"min_stages,omitempty" default:"0" rule:"min=0 max=1024" also:"min_nodes min_np min_replicas"`
 	// Stages on each device, for the schedules interleaved and zb-v; the model is cut into stages times chunks. `auto`: what the
 	// schedule takes by default, 2 for those two and else 1.
 	Chunks Count `yaml:"chunks" json:"chunks" default:"auto" rule:"min=1 max=64 word=auto" also:"virtual_stages num_virtual_stages"`

@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -26,6 +27,7 @@ type act struct {
 	have     map[shard.Digest][]string // of commitRound: the nodes that have each, where that is more than the one that wrote it
 	verified map[shard.Digest]string   // of place: the node where a shard of its round was read through, and is whole
 	durable  map[int]stored            // of commitRound: its shards, by stage
+	rooms    []placer.Node             // of resplit: what was free when the act began
 	why      string                    // of place: why stages are where they are; "" where nothing was to be chosen
 }
 
@@ -33,7 +35,7 @@ type act struct {
 var acts = map[choice]func(*act, context.Context) (func(*observed), error){
 	tune: (*act).tune, resolve: (*act).resolve, killTune: (*act).kill, place: (*act).place, beginCommit: (*act).beginCommit,
 	postCommit: (*act).postCommit, dropCommit: (*act).dropCommit, commitRound: (*act).commitRound, setRunning: (*act).setRunning,
-	abortWorkers: (*act).abort, killWorkers: (*act).kill, endJob: (*act).end, probe: (*act).probe, awaitGPUs: (*act).awaitGPUs, removeJob: (*act).remove,
+	abortWorkers: (*act).abort, killWorkers: (*act).kill, endJob: (*act).end, probe: (*act).probe, awaitGPUs: (*act).awaitGPUs, resplit: (*act).resplit, regrow: (*act).regrow, removeJob: (*act).remove,
 }
 
 func (a *act) propose(ctx context.Context, c cluster.Command) error {

@@ -56,7 +56,10 @@ type Limits struct {
 	// RetryFirst is the pause before the second restart without a commit in between; the first is at once. It doubles with each, up
 	// to RetryLongest. Default 500 ms, and 1 min: together with RetryLimit, about two minutes.
 	RetryFirst, RetryLongest time.Duration
-	Retain                   Retention // of ended jobs; default: no bound
+	// ResplitAfter is how long a node of a job must be gone, as its members agree, before the job goes on with fewer stages where no other node has room;
+	// and how long there must be room for all of its stages before it goes on with them. Default 1 min.
+	ResplitAfter time.Duration
+	Retain       Retention // of ended jobs; default: no bound
 }
 
 // Coordinator decides and has its decisions carried out.

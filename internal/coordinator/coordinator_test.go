@@ -1,6 +1,7 @@
 package coordinator_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -115,6 +116,8 @@ type rig struct {
 	agent *fragile // of the first
 	stop  func()
 	ended chan struct{} // closed when the coordinator has
+
+	resplitAfter time.Duration // 0: a minute
 	*coordinator.Coordinator
 }
 
@@ -167,7 +170,9 @@ func (r *rig) start() {
 	r.Coordinator = coordinator.New(coordinator.Config{
 		Nodes: r.members, Raft: r.raft, DriftHold: time.Second, Log: zap.NewNop(),
 		Limits: func() coordinator.Limits {
-			return coordinator.Limits{ResponseTimeout: 30 * time.Second, RetryLimit: 3, RetryFirst: time.Second, RetryLongest: time.Minute}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return coordinator.Limits{ResponseTimeout: 30 * time.Second, RetryLimit: 3, RetryFirst: time.Second, RetryLongest: time.Minute, ResplitAfter: cmp.Or(r.resplitAfter, time.Minute)}
 		},
 	})
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -190,10 +195,15 @@ func (r *rig) submit(name string, rounds uint64) string {
 
 // submitWith does so with a change.
 func (r *rig) submitWith(name string, rounds uint64, change func(*job.Job)) string {
+	return r.submitSpec(name, rounds, func(s *spec.Spec) { change(&s.Job) })
+}
+
+// submitSpec does so with a change of what was admitted.
+func (r *rig) submitSpec(name string, rounds uint64, change func(*spec.Spec)) string {
 	a := agenttest.Assignment("", name, 0, rounds)
 	j := &a.Spec.Job
 	j.Stages, j.Schedule, j.Train.Steps, j.Center.CommitEvery, j.Devices.CPU.Threads = job.Count(len(r.nodes)), "1f1b", int(rounds), 100, 1
-	change(j)
+	change(&a.Spec)
 	text, err := spec.Encode(&a.Spec)
 	if err != nil {
 		r.t.Fatal(err)

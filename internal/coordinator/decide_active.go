@@ -89,6 +89,12 @@ func decideLost(w snapshot, j *observed) decision {
 	case w.now.Before(retryAt):
 		return decision{reason: fmt.Sprintf("restart %d of %d in %v: %s", j.deaths, w.limits.RetryLimit-1, retryAt.Sub(w.now).Round(time.Millisecond), why)}
 	}
+	if j.grow != "" {
+		return decision{choice: regrow, reason: j.grow}
+	}
+	if j.bereft != "" && j.spec.Whole() == "" && j.want.Fitted(w.rooms).Whole != "" {
+		return decision{choice: awaitPlace, reason: why} // rather fewer stages than all of them on one node
+	}
 	if j.lacksGPUs(w.freeGPUs + j.kept) {
 		return decision{choice: awaitGPUs, reason: fmt.Sprintf("%s; it had %s", why, strings.Join(j.had, ", "))}
 	}

@@ -50,8 +50,12 @@ func decideTurns(w snapshot, queue []int, all []decision) {
 	for _, v := range placer.Order(w.now, w.rooms, w.holders, waiting) {
 		j := w.jobs[queue[v.Index]]
 		d := &all[queue[v.Index]]
+		if split, ok := decideSplit(w, j, &v); ok {
+			*d = split
+			continue
+		}
 		if !v.Start {
-			d.reason = waitReason(w, j, &waiting[v.Index], &v, rooms)
+			d.reason = waitReason(w, j, &waiting[v.Index], &v, rooms) + j.unsplitReason()
 			continue
 		}
 		*d = decideStart(w, j, &v)

@@ -35,16 +35,17 @@ func TestDecide(t *testing.T) {
 			RetryLimit: 5, RetryFirst: 500 * time.Millisecond, RetryLongest: time.Minute, ResponseTimeout: 30 * time.Second,
 		}}
 		reserved := 0 // cores of tunings that belong to no job
+		away := 0     // cores of another node, which cannot be reached
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "node":
-				reserved = editNode(t, &w, reserved, d.CmdArgs)
+				reserved, away = editNode(t, &w, reserved, away, d.CmdArgs)
 			case "job":
 				editJob(t, &w, d.CmdArgs)
 			case "worker":
 				editWorker(t, &w, d.CmdArgs)
 			case "decide":
-				fill(&w, reserved)
+				fill(&w, reserved, away)
 				return render(w, decide(w))
 			default:
 				t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
@@ -55,7 +56,7 @@ func TestDecide(t *testing.T) {
 }
 
 // fill says what is free of the node, and who has the rest.
-func fill(w *snapshot, reserved int) {
+func fill(w *snapshot, reserved, away int) {
 	n := placer.Node{Name: "a", Bytes: w.memory, All: placer.Capacity{Cores: w.cores, GPUs: len(gpu.Usable(w.gpus)), Bytes: w.memory}}
 	free := w.cores - reserved
 	w.holders = nil
@@ -86,10 +87,13 @@ func fill(w *snapshot, reserved int) {
 		j.want.Unfit = map[string][]string{"a": n.GPUs[:min(j.small, len(n.GPUs))]}
 	}
 	w.rooms = []placer.Node{n}
+	if away > 0 {
+		w.rooms = append(w.rooms, placer.Node{Name: "b", Excluded: "node b cannot be reached", All: placer.Capacity{Cores: away}})
+	}
 }
 
-// editNode returns how many cores are reserved.
-func editNode(t *testing.T, w *snapshot, reserved int, args []datadriven.CmdArg) int {
+// editNode returns how many cores are reserved, and how many another node has that cannot be reached.
+func editNode(t *testing.T, w *snapshot, reserved, away int, args []datadriven.CmdArg) (int, int) {
 	for _, a := range args {
 		switch a.Key {
 		case "cores":
@@ -109,13 +113,15 @@ func editNode(t *testing.T, w *snapshot, reserved int, args []datadriven.CmdArg)
 			w.stopping = true
 		case "reserved":
 			reserved = int(number(t, a))
+		case "away":
+			away = int(number(t, a))
 		case "now":
 			w.now = time.Unix(1000, 0).Add(duration(t, a))
 		default:
 			t.Fatalf("node: unknown key %s", a.Key)
 		}
 	}
-	return reserved
+	return reserved, away
 }
 
 func editJob(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
@@ -201,6 +207,16 @@ func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 		j.kept = int(number(t, a))
 	case "sick":
 		j.sick = text(a)
+	case "stages":
+		j.spec.Job.Stages = job.Count(number(t, a))
+	case "min-stages":
+		j.spec.Job.MinStages = int(number(t, a))
+	case "bereft":
+		j.bereft = text(a)
+	case "unsplit":
+		j.unsplit, j.splitAt = text(a), time.Unix(1000, 0).Add(resplitAgain)
+	case "grow":
+		j.grow, j.excluded = text(a), text(a)
 	case "remove":
 		j.remove = text(a)
 	case "exported":
@@ -238,6 +254,8 @@ func editObserved(t *testing.T, w *snapshot, j *observed, a datadriven.CmdArg) b
 	switch a.Key {
 	case "waits-for":
 		j.hold = &hold{obstacle: obstacle.Obstacle{Kind: obstacle.Busy, Text: text(a)}, probeAt: w.now.Add(time.Second)}
+	case "awaits-place":
+		j.hold = &hold{obstacle: obstacle.Obstacle{Kind: obstacle.Node, Text: text(a)}, passed: true}
 	case "awaits-gpus":
 		j.hold = &hold{obstacle: obstacle.Obstacle{Kind: obstacle.GPU, Text: text(a)}, passed: true}
 	case "passed":
@@ -329,7 +347,7 @@ func duration(t *testing.T, a datadriven.CmdArg) time.Duration {
 func render(w snapshot, all []decision) string {
 	names := [...]string{
 		wait: "wait", place: "place", beginCommit: "begin", postCommit: "post", dropCommit: "drop", commitRound: "commit",
-		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorkers: "abort", killWorkers: "kill", endJob: "end", setRunning: "running", probe: "probe", awaitGPUs: "await-gpus", removeJob: "remove",
+		tune: "tune", resolve: "resolve", killTune: "kill-tuning", abortWorkers: "abort", killWorkers: "kill", endJob: "end", setRunning: "running", probe: "probe", awaitGPUs: "await-gpus", awaitPlace: "await-place", resplit: "resplit", regrow: "regrow", removeJob: "remove",
 	}
 	var b strings.Builder
 	for i, d := range all {

@@ -32,12 +32,21 @@ type observed struct {
 	sick     string                // why one of those that it has, or is tuned on, must not be used; "": none is sick
 	excluded string                // why it must not go on with those that it has; "": it may
 	memory   int64                 // bytes of the host that it is promised once it is placed; 0 while it is open
+	bereft   string                // which of its nodes are gone for good, so that it cannot go on as it was; "": none
+	unsplit  string                // why the last try found no way to go on with fewer stages; "": there was none
+	splitAt  time.Time             // no other try is made before
 	uncopied string                // which copies the pending commit waits for; "": none
 	exported bool                  // an export reads its shards
 	placed   placement             // where it runs, of placedOf: see place
 	placedOf *cluster.Job
 
 	generation // the current or the last one
+
+	original  *spec.Spec // what it was submitted with, while it has fewer stages since a loss; nil: it has its own
+	roomSince time.Time  // since when there is room for all of its stages; zero: there is none
+	growing   bool       // somebody looks whether nodes that it would get have its data
+	growAt    time.Time  // nobody looks before
+	grow      string     // why it is to stop, and to go on with all of its stages; "": it is not
 
 	tuning *tuning       // the current or the last one; nil: none was started here
 	took   time.Duration // the longest commit of this job yet, from its round on

@@ -40,6 +40,9 @@ const (
 	abortWorkers               // tell the workers to end at once
 	killWorkers                // make them end
 	endJob                     // the job is over: state
+	awaitPlace                 // give up what the job has until there is room for it
+	resplit                    // have the job go on with fewer stages, if that has room
+	regrow                     // have the job go on with the stages that it had at first
 	awaitGPUs                  // give up what the job has until there are GPUs for it again
 	loseWorkers                // give workers up whose node cannot be reached, so that the generation ends
 	probe                      // look whether what the job waits for has passed

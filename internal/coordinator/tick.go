@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -31,6 +32,8 @@ func (c *Coordinator) tick(state *cluster.State, stopping bool) (idle bool) {
 		case wait:
 		case loseWorkers:
 			c.lose(o, d.reason, s.now)
+		case awaitPlace:
+			c.awaitRoom(o, d.reason)
 		default:
 			rooms = c.begin(o, d, rooms)
 		}
@@ -75,7 +78,7 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 			admitted = &spec.Spec{} // enough to remove it
 		}
 		o.Job, o.exported = j, c.pins.holds(j)
-		if asked := stopping || j.Cancelling || placed(j) && c.excluded(o.place()) != ""; !asked {
+		if asked := stopping || j.Cancelling || o.grow != "" || placed(j) && c.excluded(o.place()) != ""; !asked {
 			o.stopSince = time.Time{}
 		} else if o.stopSince.IsZero() {
 			o.stopSince = s.now
@@ -90,10 +93,12 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 		}
 		c.takeGPUs(o, all)
 		c.takeNodes(o, passed)
+		c.takeLoss(o, s.now)
 		c.copyShards(o, s.now)
 		s.jobs = append(s.jobs, o)
 	}
 	s.rooms, s.holders = c.rooms(s), holdersOf(s)
+	c.takeGrowth(s)
 	free := c.free(s)
 	s.freeGPUs = gpusOf(free)
 	for _, o := range s.jobs {
@@ -104,6 +109,9 @@ func (c *Coordinator) snapshot(state *cluster.State, stopping bool) snapshot {
 
 // takeSpec notes what a job asks for. Of one that asks for GPUs that is worked out each time: they may come and go.
 func (c *Coordinator) takeSpec(o *observed, admitted *spec.Spec) {
+	if o.spec != admitted {
+		o.original = c.originalOf(o, admitted)
+	}
 	if o.spec != admitted || admitted.GPUs() > 0 {
 		o.spec, o.cores, o.memory = admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes()
 		o.want = c.wanted(admitted, c.unfit(admitted))
@@ -136,7 +144,7 @@ func (c *Coordinator) takeGPUs(o *observed, all map[string]resources) {
 			o.had = append(o.had, p.gpus(node)...)
 		}
 		o.sick = c.sick(p)
-		o.excluded = c.excluded(p)
+		o.excluded = cmp.Or(c.excluded(p), o.grow)
 		o.kept = gpusOf(with(nil, all, p))
 	case o.tunes():
 		o.sick = c.sick(o.tuning.place)
@@ -232,6 +240,8 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 	case tune:
 		a.taking = c.tuningPlaces(o, rooms)
 		o.taking, rooms = a.taking, o.left(rooms, a.taking)
+	case resplit:
+		a.rooms = slices.Clone(rooms)
 	case commitRound:
 		a.durable, a.have = o.shards[d.round], map[shard.Digest][]string{}
 		for digest, of := range o.copies {
@@ -243,7 +253,7 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 		o.killed = d.reason
 	case abortWorkers:
 		o.abort(c.now())
-	case wait, loseWorkers, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe, awaitGPUs:
+	case wait, loseWorkers, awaitPlace, regrow, beginCommit, postCommit, dropCommit, setRunning, endJob, removeJob, resolve, probe, awaitGPUs:
 	}
 	c.start(o.ID, true, func(ctx context.Context) (func(*observed), error) { return acts[d.choice](&a, ctx) })
 	return rooms

@@ -41,6 +41,7 @@ func (c *Coordinator) Timeouts(job string) (all []api.Timeout) {
 	add("lost, gone", lostDown, "fixed: the members agree that the node is gone", "the same")
 	add("stuck", stuck, fmt.Sprintf("%d times the longest step, at least %v", stuckSteps, leastStuck), "workers elsewhere count as waiting for the one that is not heard")
 	add("copies after a loss", recopyAfter, "fixed: a node that is started anew is back before", "shards are copied to other nodes")
+	add("split anew", limits.ResplitAfter, "the configuration", "a job whose node is gone, and for which no other has room, goes on with fewer stages")
 	add("obstacle", probeBound, "fixed", "it is looked at again later")
 	add("retry", limits.pause(limits.RetryLimit), "the configuration; the longest pause between two tries", "the job is placed anew")
 	return all

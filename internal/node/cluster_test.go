@@ -34,6 +34,7 @@ type host struct {
 	*nodetest.Daemon
 	name, address string
 	spawned       bool // its daemon is a process of its own
+	change        func(*node.Config)
 }
 
 // start starts the daemon of a node.
@@ -45,13 +46,22 @@ func (h *host) start(t *testing.T, dir string) {
 	}
 	h.Daemon = nodetest.Start(t, dir, func(c *node.Config) {
 		c.NodeID, c.Listen, c.SpeedCommand = h.name, h.address, []string{"echo", `{"gflops": 50}`}
+		if h.change != nil {
+			h.change(c)
+		}
 	})
 }
 
 // form makes a cluster of nodes n1, n2, ..., of which some have a daemon that can be killed.
 func form(t *testing.T, count int, spawned ...string) []*host {
 	t.Helper()
-	first := &host{name: "n1", address: port(t)}
+	return formWith(t, count, nil, spawned...)
+}
+
+// formWith does so with a change of the configuration of those that have no such daemon; nil: none.
+func formWith(t *testing.T, count int, change func(*node.Config), spawned ...string) []*host {
+	t.Helper()
+	first := &host{name: "n1", address: port(t), change: change}
 	dir := nodetest.StateDir(t)
 	if _, err := node.Init(dir, first.name); err != nil {
 		t.Fatal(err)
@@ -59,7 +69,7 @@ func form(t *testing.T, count int, spawned ...string) []*host {
 	first.start(t, dir)
 	all := []*host{first}
 	for i := 1; i < count; i++ {
-		h := &host{name: "n" + string(rune('1'+i)), address: port(t)}
+		h := &host{name: "n" + string(rune('1'+i)), address: port(t), change: change}
 		h.spawned = slices.Contains(spawned, h.name)
 		dir := nodetest.StateDir(t)
 		once := token(t, first, "node")

@@ -97,6 +97,7 @@ func (l Limits) withDefaults() Limits {
 	for of, initial := range map[*time.Duration]time.Duration{
 		&a.OrphanAfter: time.Hour, &a.QuarantineFor: 24 * time.Hour,
 		&j.ResponseTimeout: 30 * time.Second, &j.RetryFirst: 500 * time.Millisecond, &j.RetryLongest: time.Minute,
+		&j.ResplitAfter: time.Minute,
 	} {
 		*of = cmp.Or(*of, initial)
 	}

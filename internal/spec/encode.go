@@ -12,10 +12,11 @@ import (
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
-// Version is that of specs as they are written now, and the newest that is read.
-const Version = 9
+// Version is the newest of specs, and the newest that is read.
+const Version = 10
 
 const (
+	plainVersion   = 9 // of specs that have nothing of the newer ones
 	horizonVersion = 5 // before it, the prediction horizon of averaging was 1
 	namedVersion   = 4 // before it, the job had the names that its Go fields had then
 	oldestVersion  = 3 // see decision 0043
@@ -28,6 +29,17 @@ func Encode(s *Spec) (json.RawMessage, error) {
 		return nil, fmt.Errorf("encode the spec of job %s: %w", s.Job.Name, err)
 	}
 	return text, nil
+}
+
+// MarshalJSON writes a spec in the oldest version that has what it says, so that programs of the version before read all specs that use nothing new:
+// nodes are upgraded one after the other.
+func (s Spec) MarshalJSON() ([]byte, error) {
+	type plain Spec // without this method
+	out := plain(s)
+	if out.Version == Version && s.Before == nil && s.Job.MinStages == 0 {
+		out.Version = plainVersion
+	}
+	return json.Marshal(&out)
 }
 
 // Decode reads the spec of a job, and the report of its tuning.

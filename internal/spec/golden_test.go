@@ -62,6 +62,7 @@ func TestNamesOfASpecAreNotThoseOfGoFields(t *testing.T) {
 	fill(reflect.ValueOf(full.Layout).Elem())
 	fill(reflect.ValueOf(full.Budget).Elem())
 	full.Weights, full.Tokenizer, full.Files = map[string]string{"model.safetensors": "0123"}, "4567", "89ab"
+	full.Before = json.RawMessage(`{"version": 9}`)
 	full.Version, full.Task, full.Parameters, full.Retune = Version, "language", 9, true
 	text, err := json.MarshalIndent(&full, "", "  ")
 	if err != nil {
@@ -105,7 +106,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 7, "layuot": {}}`,
 		`{"version": 8, "layuot": {}}`,
 		`{"version": 9, "layuot": {}}`,
-		`{"version": 10}`,
+		`{"version": 10, "layuot": {}}`,
+		`{"version": 11}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil {
 			t.Errorf("%s is read as %+v", text, s)

@@ -86,7 +86,7 @@ func (s *Spec) recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 		return nil, problems
 	}
 	out := *s
-	out.Why, out.Warnings, out.Report = nil, nil, nil
+	out.Why, out.Warnings, out.Report, out.Before = nil, nil, nil, nil
 	if j.Stages == was.Stages && s.Layout != nil {
 		found.Layout = s.Layout
 	}

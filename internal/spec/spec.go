@@ -45,6 +45,9 @@ type Spec struct {
 	// Budget is how much the job trains on. Nil: the pipelines are to be measured first, or the worker finds out how long an epoch is.
 	Budget *job.Budget `json:"budget,omitempty"`
 
+	// Before is the spec that the job was submitted with, encoded, while it runs with fewer stages since a loss (Fewer). Nil: it does not, as of specs before version 10.
+	Before json.RawMessage `json:"before,omitempty"`
+
 	Report *tuner.Report `json:"-"` // of a tuned job; it lies beside the spec in the replicated state
 
 	placement func() []int          // once

@@ -1,0 +1,228 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/obstacle"
+	"github.com/avgpipe/avgpipe/internal/placer"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/words"
+)
+
+const (
+	resplitAgain = 30 * time.Second // after a try that found no way
+	spareSoon    = 10 * time.Minute // for a place of another job that is expected to be free within this, a job keeps its stages
+)
+
+// bereft says that a node of a placement is gone for good, so that what ran there cannot go on as it was; "": nobody knows that. A node that can only not
+// be reached may be cut off, and its workers may make progress. So either another node of the placement answers, whose worker has ended, and workers
+// train together or not at all; or all of them were removed, which a person has decided.
+func (c *Coordinator) bereft(p placement, now time.Time) string {
+	var gone []string
+	down, left := 0, 0
+	for _, name := range p.nodes() {
+		n, member := c.node(name)
+		n.Draining = false // it answers
+		switch {
+		case !member:
+			gone = append(gone, fmt.Sprintf("node %s was removed from the cluster", name))
+		case n.Reach.Down && now.Sub(n.Reach.Since) >= c.config.Limits().ResplitAfter:
+			gone, down = append(gone, fmt.Sprintf("node %s is gone for more than %v: %s", name, c.config.Limits().ResplitAfter, n.Reach.Why)), down+1
+		case c.shut(n) != "":
+			return ""
+		default:
+			left++
+		}
+	}
+	if left == 0 && down > 0 {
+		return ""
+	}
+	return strings.Join(gone, "; ")
+}
+
+// takeLoss notes whether a job without workers has lost nodes for good.
+func (c *Coordinator) takeLoss(o *observed, now time.Time) {
+	o.bereft = ""
+	if !o.lives() && o.Generation > 0 {
+		o.bereft = c.bereft(o.place(), now)
+	}
+	if o.bereft == "" {
+		o.unsplit, o.splitAt = "", time.Time{}
+	}
+}
+
+// decideSplit has a job that has lost a node for good, and for which no other has room, go on with fewer stages. It waits for room that is expected
+// soon, and for its turn.
+func decideSplit(w snapshot, j *observed, v *placer.Verdict) (decision, bool) {
+	soon := !v.Before.IsZero() && v.Before.Sub(w.now) < spareSoon
+	switch {
+	case j.bereft == "" || j.spec.Whole() != "" || w.now.Before(j.splitAt):
+		return decision{}, false
+	case v.Start && v.Want.Whole == "", !v.Start && (v.Behind != "" || soon):
+		return decision{}, false
+	}
+	return decision{choice: resplit, reason: fmt.Sprintf("%s, and no other has room for %d stages", j.bereft, j.spec.Stages())}, true
+}
+
+// unsplitReason is what a reason of a job ends with that has lost a node for good and keeps its stages.
+func (o *observed) unsplitReason() string {
+	why := o.unsplit
+	if whole := o.spec.Whole(); whole != "" {
+		why = whole
+	}
+	if o.bereft == "" || why == "" {
+		return ""
+	}
+	return fmt.Sprintf("; %s; its model is not split anew: %s", o.bereft, why)
+}
+
+// resplit has a job go on with as many stages as there is room for now, from the newest round that is whole. Where no number of stages has room, or no
+// round can be read, nothing changes.
+func (a *act) resplit(ctx context.Context) (func(*observed), error) {
+	fewer, no := a.fewer(ctx)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if no != "" {
+		a.log.Info("a job is not split anew", zap.String("job", a.ID), zap.String("why", no))
+		return func(o *observed) { o.unsplit, o.splitAt = no, a.now().Add(resplitAgain) }, nil
+	}
+	return a.requeue(ctx, fewer, fmt.Sprintf("split anew, from %d stages into %d: %s", a.spec.Stages(), fewer.Stages(), a.decision.reason))
+}
+
+// fewer is the spec of the job with the most stages for which there is room; or it says why there is none.
+func (a *act) fewer(ctx context.Context) (found *spec.Spec, no string) {
+	if err := a.readable(ctx); err != nil {
+		return nil, err.Error()
+	}
+	for s, err := range a.spec.Fewer(a.facts(a.rooms), a.decision.reason) {
+		if err == nil {
+			err = a.roomFor(ctx, s, a.rooms, a.want.Lacking, a.LastCommitted() != nil)
+		}
+		if err == nil {
+			return s, ""
+		}
+		no = err.Error() // that of the fewest says the most
+	}
+	return nil, no
+}
+
+// readable says why none of the job's rounds could be resumed from now. What is damaged is given up when the job is placed.
+func (a *act) readable(ctx context.Context) error {
+	if len(a.Committed) == 0 {
+		return nil
+	}
+	trained := make([]*cluster.Manifest, len(a.Committed))
+	for i, m := range a.Committed {
+		trained[i] = m.Trained()
+	}
+	m, faults, err := NewestWhole(ctx, a.holders(a.ID, trained, a.away, agent.Shards.Size).one, trained, isDamaged)
+	if err == nil && m == nil {
+		err = errors.Join(faults...)
+	}
+	return err
+}
+
+// facts are what rooms have for a job.
+func (c *Coordinator) facts(rooms []placer.Node) (f spec.Facts) {
+	for _, room := range rooms {
+		n, member := c.node(room.Name)
+		if room.Excluded != "" || !member {
+			continue
+		}
+		h := spec.Host{Name: room.Name, Cores: len(room.Cores)}
+		if room.All.Bytes > 0 {
+			h.MemoryBytes = max(room.Bytes, 1)
+		}
+		for _, g := range n.usable() {
+			if slices.Contains(room.GPUs, g.UUID) {
+				f.GPUs = append(f.GPUs, g)
+			}
+		}
+		f.Hosts = append(f.Hosts, h)
+		if h.Cores >= f.Cores {
+			f.Cores, f.MemoryBytes = h.Cores, h.MemoryBytes
+		}
+	}
+	return f
+}
+
+// roomFor says why a job of a spec has no room among rooms, on nodes that have what it reads. resumes: it goes on from a round.
+func (c *Coordinator) roomFor(ctx context.Context, s *spec.Spec, rooms []placer.Node, lacking map[string]placer.Lack, resumes bool) error {
+	want, looked := c.wanted(s, c.unfit(s)), map[string]bool{}
+	if want.Lacking = maps.Clone(lacking); want.Lacking == nil {
+		want.Lacking = map[string]placer.Lack{}
+	}
+	for {
+		p, err := placer.Place(want, rooms, nil)
+		if err != nil {
+			return fmt.Errorf("%s: it takes %s: %w", words.Count(s.Stages(), "stage"), want.Need(), err)
+		}
+		missing := false
+		for i, seat := range p.Seats {
+			if looked[seat.Node] || resumes && i > 0 && i < len(p.Seats)-1 {
+				continue
+			}
+			looked[seat.Node] = true
+			lack, err := c.lackOn(ctx, seat.Node, s)
+			if err != nil {
+				return err
+			}
+			if resumes {
+				lack.Model = ""
+			}
+			if lack != (placer.Lack{}) {
+				want.Lacking[seat.Node], missing = lack, true
+			}
+		}
+		if !missing {
+			return nil
+		}
+	}
+}
+
+// lackOn is what a node lacks of that a job reads.
+func (c *Coordinator) lackOn(ctx context.Context, node string, s *spec.Spec) (placer.Lack, error) {
+	n, member := c.node(node)
+	if !member {
+		return placer.Lack{}, noNode{name: node}.err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, sightBound)
+	defer cancel()
+	found, err := n.Agent.Look(ctx, s)
+	if err != nil {
+		return placer.Lack{}, fmt.Errorf("look for its data on node %s: %w", node, err)
+	}
+	return placer.Lack{Data: found.Data, Model: found.Model}, nil
+}
+
+// requeue has a job that has no workers wait for room with another spec.
+func (a *act) requeue(ctx context.Context, s *spec.Spec, why string) (func(*observed), error) {
+	text, err := spec.Encode(s)
+	if err != nil {
+		return nil, err
+	}
+	if a.State != cluster.Queued { // else a spec does not change
+		if err := a.propose(ctx, &cluster.SetState{Job: a.ID, Generation: a.Generation, State: cluster.Queued, Reason: why}); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.propose(ctx, &cluster.ResumeJob{Job: a.ID, Generation: a.Generation, Reason: why, Spec: text}); err != nil {
+		return nil, err
+	}
+	a.sayAt(zap.WarnLevel, a.ID, "its stages change", zap.String("reason", why))
+	return func(o *observed) {
+		o.hold = &hold{obstacle: obstacle.Obstacle{Kind: obstacle.Node, Text: why}, passed: true}
+		o.grow, o.roomSince = "", time.Time{}
+	}, nil
+}

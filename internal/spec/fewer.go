@@ -1,0 +1,66 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+)
+
+// Whole says why a job never goes on with fewer stages by itself; "": it may.
+func (s *Spec) Whole() string {
+	switch {
+	case s.Job.Open():
+		return "its counts are not chosen yet"
+	case s.UserPlan != nil:
+		return "its plan is the user's"
+	case s.Job.Stages == 1:
+		return "it has one stage"
+	case int(s.Job.Stages) <= s.Job.MinStages:
+		return fmt.Sprintf("min_stages is %d", s.Job.MinStages)
+	}
+	return ""
+}
+
+// Fewer are the specs of a job that goes on with fewer stages by itself, with what the facts say that there is: one for each number, the largest first,
+// down to the fewest that the job allows; or why there is none of that number. Each keeps the spec that the job had at first, and says why in Why.
+func (s *Spec) Fewer(f Facts, why string) iter.Seq2[*Spec, error] {
+	return func(yield func(*Spec, error) bool) {
+		before, err := s.Before, error(nil)
+		if before == nil {
+			before, err = Encode(s)
+		}
+		if no := s.Whole(); no != "" {
+			err = errors.New(no)
+		}
+		if err == nil && f.Model == nil {
+			f.Model, err = s.BuildModel()
+		}
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for stages := int(s.Job.Stages) - 1; stages >= max(1, s.Job.MinStages); stages-- {
+			out, problems := s.recount(Counts{Stages: stages, Pipelines: int(s.Job.Pipelines)}, f)
+			if len(problems) > 0 {
+				out, err = nil, fmt.Errorf("with %d stages: %s", stages, problems[0].Message)
+			} else {
+				out.Before, out.Why, err = before, append(out.Why, why), nil
+			}
+			if !yield(out, err) {
+				return
+			}
+		}
+	}
+}
+
+// Original is the spec that the job had before it went on with fewer stages; nil: it has its own.
+func (s *Spec) Original() (*Spec, error) {
+	if s.Before == nil {
+		return nil, nil
+	}
+	out, err := Decode(s.Job.Name, s.Before, nil)
+	if err != nil {
+		return nil, fmt.Errorf("what the job had before it was split into fewer stages: %w", err)
+	}
+	return out, nil
+}
