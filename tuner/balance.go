@@ -60,7 +60,7 @@ type load [3]float64
 func (c Chain) load(at []int) (l load) {
 	held := make([]float64, slices.Max(c.Homes)+1)
 	for s, d := range c.Homes {
-		cost, message := c.Cost(s, at[s], at[s+1]), c.transfer(at[s])
+		cost, message := c.Cost(s, at[s], at[s+1]), c.transfer(s, at[s])
 		if !c.fits(s, at[s], at[s+1]) {
 			cost = math.Inf(1)
 		}

@@ -19,8 +19,8 @@ type Chain struct {
 	Cost func(stage, from, to int) float64
 	// Fits says whether the device of a stage can hold layers from..to-1. Nil: each can hold all.
 	Fits func(stage, from, to int) bool
-	// Transfer is the one-way time of the message between layer at-1 and layer at. Nil is no time at all.
-	Transfer func(at int) float64
+	// Transfer is the one-way time of the message into a stage that begins with layer at, from the stage before it. Nil is no time at all.
+	Transfer func(stage, at int) float64
 }
 
 // StagesError says that a chain has fewer layers than stages.
@@ -35,7 +35,7 @@ func (e *StagesError) Error() string {
 var ErrUnfit = errors.New("no cut into so many stages fits the devices")
 
 // Partition cuts the chain so that the slowest stage, or the slowest message if that is slower, is as fast as can be. That is
-// exact: D[s][j] = min_i max(D[s-1][i], Cost(s, i, j), Transfer(i)), with the device in the state as the stage that it holds.
+// exact: D[s][j] = min_i max(D[s-1][i], Cost(s, i, j), Transfer(s, i)), with the device in the state as the stage that it holds.
 // Among cuts that are equally good it takes the one with the least sum of transfers, which the pipeline fills and drains
 // through; then the one with the least sum of squared costs, the most even one; then the one with the most layers on early
 // stages. No layer is dropped and no stage is empty. It looks at no longer runs than help: stage s of layers that are alike has
@@ -79,12 +79,12 @@ func (c Chain) shared() bool {
 // fits reports whether the device of stage s can hold layers from..to-1.
 func (c Chain) fits(s, from, to int) bool { return c.Fits == nil || c.Fits(s, from, to) }
 
-// transfer is the one-way time of the message into the stage that begins with layer at.
-func (c Chain) transfer(at int) float64 {
-	if c.Transfer == nil || at == 0 {
+// transfer is the one-way time of the message into a stage that begins with layer at.
+func (c Chain) transfer(stage, at int) float64 {
+	if c.Transfer == nil || stage == 0 || at == 0 {
 		return 0
 	}
-	return c.Transfer(at)
+	return c.Transfer(stage, at)
 }
 
 // value is what a cut is worth: smaller is better, the first number first.
@@ -117,7 +117,7 @@ func cut(c Chain, of func(cost, transfer float64) value, join func(a, b value) v
 		for j := s; j <= c.Layers-(c.Stages-s); j++ {
 			best := &t.value[s][j]
 			for i := j - 1; i >= s-1; i-- {
-				cost, transfer, limit := c.Cost(s-1, i, j), c.transfer(i), longest(*best)
+				cost, transfer, limit := c.Cost(s-1, i, j), c.transfer(s-1, i), longest(*best)
 				if cost > limit || math.IsInf(cost, 1) {
 					break // more layers take no less
 				}

@@ -48,7 +48,7 @@ func (c random) chain() Chain {
 			}
 			return sum(c.layers[from:to]) * c.speeds[s]
 		},
-		Transfer: func(at int) float64 { return c.transfers[at] },
+		Transfer: func(s, at int) float64 { return c.transfers[at] * float64(1+s%2) },
 	}
 }
 
@@ -59,8 +59,8 @@ func worth(c Chain, ranges [][2]int) [3]float64 {
 		cost := c.Cost(s, r[0], r[1])
 		w[0] = max(w[0], cost)
 		if r[0] > 0 {
-			w[0] = max(w[0], c.Transfer(r[0]))
-			w[1] += c.Transfer(r[0])
+			w[0] = max(w[0], c.Transfer(s, r[0]))
+			w[1] += c.Transfer(s, r[0])
 		}
 		w[2] += cost * cost
 	}
@@ -132,7 +132,7 @@ func TestPartitionIsThatOfAllRuns(t *testing.T) {
 		}
 		chain := Chain{
 			Layers: n, Stages: 1 + r.IntN(n), Cost: func(_, from, to int) float64 { return sums[to] - sums[from] },
-			Transfer: func(at int) float64 { return c.transfers[at] },
+			Transfer: func(s, at int) float64 { return c.transfers[at] * float64(1+s%2) },
 		}
 		if trial%4 == 0 { // what a longer run needs may be less
 			chain.Fits = func(s, from, to int) bool { return (7*s+5*from+3*to)%6 > 0 }
@@ -157,7 +157,7 @@ func cutOfAllRuns(c Chain) [][2]int {
 		if !c.fits(s, from, to) {
 			return math.Inf(1)
 		}
-		return max(c.Cost(s, from, to), c.transfer(from))
+		return max(c.Cost(s, from, to), c.transfer(s, from))
 	}
 	bound, _ := leastOf(c, func(s, from, to int) value { return value{slowest(s, from, to), 0} },
 		func(a, b value) value { return value{max(a[0], b[0]), 0} })
@@ -169,7 +169,7 @@ func cutOfAllRuns(c Chain) [][2]int {
 			return unfit
 		}
 		cost := c.Cost(s, from, to)
-		return value{c.transfer(from), cost * cost}
+		return value{c.transfer(s, from), cost * cost}
 	}, func(a, b value) value { return value{a[0] + b[0], a[1] + b[1]} })
 	return runs
 }

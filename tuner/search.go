@@ -291,11 +291,6 @@ func (l *layout) lay() error {
 // cut splits the model so that stages take as long as each other, or devices, where it is told the device of each stage. fits,
 // unless nil, says which layers a stage's device can hold.
 func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err error) {
-	slowest := Link{}
-	for _, link := range l.profile.Links[:l.Devices-1] {
-		slowest.LatencySeconds = max(slowest.LatencySeconds, link.LatencySeconds)
-		slowest.SecondsPerByte = max(slowest.SecondsPerByte, link.SecondsPerByte)
-	}
 	// Prefix sums, so that a run of layers costs one subtraction.
 	sums := make([][3]float64, len(l.profile.Layers)+1) // without recomputation, with it
 	for i, one := range l.profile.Layers {
@@ -312,8 +307,9 @@ func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err erro
 			}
 			return max(0, sums[to][kind]-sums[from][kind]) * l.profile.Devices[l.homes[s]].Slowdown
 		},
-		Transfer: func(at int) float64 {
-			return slowest.LatencySeconds + slowest.SecondsPerByte*l.profile.Layers[at-1].OutputBytes*float64(l.samples)
+		Transfer: func(stage, at int) float64 {
+			link := l.profile.between(l.homes[stage-1], l.homes[stage])
+			return link.LatencySeconds + link.SecondsPerByte*l.profile.Layers[at-1].OutputBytes*float64(l.samples)
 		},
 	})
 	return err
