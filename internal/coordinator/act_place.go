@@ -22,19 +22,21 @@ var errNoRoom = errors.New("the room that it needs is not free any more")
 
 // place begins the job's next generation: its workers resume from the newest committed round whose shards are whole.
 func (a *act) place(ctx context.Context) (func(*observed), error) {
-	plan, _, err := a.spec.Plan()
-	if err == nil && len(a.taking) == 0 {
-		err = errNoRoom
+	if len(a.taking) == 0 {
+		err := errNoRoom
 		if a.why != "" {
 			err = fmt.Errorf("%w: %s", errNoRoom, a.why)
 		}
-	}
-	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	from, reason, err := a.chooseRound(ctx)
 	if err != nil {
 		return nil, err
+	}
+	a.lie(from)
+	plan, _, err := a.spec.Plan()
+	if err != nil {
+		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
 	// The directory is made after its rounds were found: it may be on a mount that is late.
 	if err := a.Record(ctx, a.ID, a.taking.nodes()...); err != nil {

@@ -69,6 +69,7 @@ type Coordinator struct {
 	here   Node // the coordinator's own
 	log    *zap.Logger
 	specs  spec.Cache
+	laid   laidSpecs
 	pins   pins
 	Counts Counts // since the daemon started
 
@@ -245,9 +246,13 @@ func (c *Coordinator) job(id string) *observed {
 	return o
 }
 
-// Spec returns what was admitted as a job. It may be called concurrently.
+// Spec returns what was admitted as a job, as it is laid over the nodes that it has while it has any. It may be called concurrently.
 func (c *Coordinator) Spec(j *cluster.Job) (*spec.Spec, error) {
-	return c.specs.Get(j.ID, j.Spec, j.Report)
+	s, err := c.specs.Get(j.ID, j.Spec, j.Report)
+	if err != nil || !placed(j) {
+		return s, err
+	}
+	return c.laid.over(j, s), nil
 }
 
 // start does something in the background. What it returns changes the job.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/reshard"
 	"github.com/avgpipe/avgpipe/internal/shard"
 )
 
@@ -146,8 +147,7 @@ func (a *act) bring(ctx context.Context, from *cluster.Manifest) error {
 			return noNode{name: name}.err()
 		}
 		for k, s := range from.Shards {
-			mine := len(from.Shards) != len(a.taking) || a.taking[k].Node == name
-			if !mine || slices.Contains(s.Nodes, name) && a.verified[s.Digest] == name && whole(ctx, n.Agent.Shards(a.ID), s) {
+			if !a.needed(from, s, name) || slices.Contains(s.Nodes, name) && a.verified[s.Digest] == name && whole(ctx, n.Agent.Shards(a.ID), s) {
 				continue
 			}
 			sources := a.reachable(s.Nodes)
@@ -165,6 +165,20 @@ func (a *act) bring(ctx context.Context, from *cluster.Manifest) error {
 		}
 	}
 	return nil
+}
+
+// needed reports whether a stage that is about to be on a node is made of a shard.
+func (a *act) needed(from *cluster.Manifest, s cluster.ShardRef, node string) bool {
+	split := a.spec.Split()
+	if len(split) != len(a.taking) { // by operations, which nobody has counted here
+		return len(from.Shards) != len(a.taking) || a.taking[s.Stage].Node == node
+	}
+	for k, at := range a.taking {
+		if at.Node == node && slices.ContainsFunc(reshard.Needs(from, split, k), func(of cluster.ShardRef) bool { return of.Stage == s.Stage }) {
+			return true
+		}
+	}
+	return false
 }
 
 // whole reports whether a shard, and what goes with it, has its length. Workers read it through.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/placer"
+	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // placement is where a generation of a job runs: each stage, in order. The replicated state carries it.
@@ -19,6 +20,8 @@ type stagePlace struct {
 	Device int    `json:"device"`          // of those that the job has on the node, from 0
 	Cores  []int  `json:"cores,omitempty"` // that the device is pinned to; empty: none in particular
 	GPU    string `json:"gpu,omitempty"`   // the UUID of the GPU that the device is on, which neighbours may share; empty: on none
+	// Laid, of the first stage, is how all are cut and planned for the nodes that they are on; nil: as the job was admitted.
+	Laid *spec.Laid `json:"laid,omitempty"`
 }
 
 // equal reports whether both are on the same resources.
@@ -48,20 +51,22 @@ func (c *Coordinator) choosePlaces(o *observed, d decision, rooms []placer.Node)
 	if want.Devices == nil {
 		want = o.want.Fitted(rooms)
 	}
-	if d.before {
-		return taken(want, d.placed), d.placed.Reason
-	}
-	if want.GPUs > 0 { // whose speed is not measured
+	if o.spec.Job.Devices.OwnMemory() { // their speed is not that of cores, and not measured
 		rooms = slices.Clone(rooms)
 		for i := range rooms {
 			rooms[i].Speed = 0
 		}
 	}
+	if d.before {
+		at, cut := c.lay(o, taken(want, d.placed), rooms)
+		return at, d.placed.Reason + cut
+	}
 	p, err := placer.Place(o.priced(want), rooms, c.links())
 	if err != nil {
 		return nil, err.Error()
 	}
-	return taken(want, p), p.Reason
+	at, cut := c.lay(o, taken(want, p), rooms)
+	return at, p.Reason + cut
 }
 
 // tuningPlaces says where a job is tuned; nil: nowhere.

@@ -2,11 +2,13 @@ package coordinator
 
 import (
 	"math"
+	"sync"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // rooms are the nodes, in their order, with what is free of each: cores and GPUs that nobody has, and memory that was promised to no job. What is free of it at the
@@ -110,6 +112,19 @@ func (o *observed) priced(want placer.Job) placer.Job {
 		return want
 	}
 	want.Plan, want.Costs = plan, costs
+	survey := sync.OnceValues(o.spec.Survey)
+	want.Lay = func(speeds []float64, links []placer.Link) (schedule.Plan, schedule.Costs, bool) {
+		v, err := survey()
+		if err != nil {
+			return nil, schedule.Costs{}, false
+		}
+		laid, err := v.Lay(spec.Ground{Speeds: speeds, Links: links}, 0)
+		if err != nil {
+			return nil, schedule.Costs{}, false
+		}
+		plan, _, err := o.spec.Over(laid).Plan()
+		return plan, laid.Layout.Costs, err == nil
+	}
 	return want
 }
 

@@ -105,7 +105,7 @@ var mayImport = map[string][]string{
 	"internal/agent/remote": {"internal/agent", "internal/api", "internal/cluster", "internal/history", "internal/obstacle", "internal/shard", "internal/spec", "internal/worker/control"},
 	"internal/placer":       {"internal/words", "schedule", "tuner"},
 	"internal/coordinator": {
-		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/placer", "internal/shard", "internal/spec",
+		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/placer", "internal/reshard", "internal/shard", "internal/spec",
 		"internal/words", "internal/worker/control", "job", "schedule", "tuner",
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},

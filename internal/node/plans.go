@@ -39,6 +39,8 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 	if j.ReportDigest != "" {
 		if out.Report, err = n.wholeReport(ctx, j); err != nil {
 			out.Report, out.Warnings = s.Report, append(out.Warnings, "the whole report of the tuning is lost: "+err.Error())
+		} else if s.Laid() {
+			out.Report.Chosen = s.Report.Chosen
 		}
 	}
 	if !j.State.Ended() {

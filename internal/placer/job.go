@@ -28,6 +28,9 @@ type Job struct {
 	Plan      schedule.Plan
 	Costs     schedule.Costs
 	Pipelines int
+	// Lay, unless nil, is how the stages would be cut and planned on devices so fast, as multiples of speed 1, each joined to the next by such a link, without a
+	// bandwidth where they share a node; false where they stay as they are. Costs are those there.
+	Lay func(speeds []float64, links []Link) (schedule.Plan, schedule.Costs, bool)
 }
 
 // Lack is what a node lacks of that a job reads.
@@ -155,11 +158,29 @@ func (j *Job) seconds(nodes []Node, of []int, links Links) float64 {
 	}
 	if j.Plan.Ops()*max(1, j.Pipelines) <= mostOps {
 		load := schedule.Load{Pipelines: j.Pipelines, AverageEvery: 1, Shares: j.shares(of)}
-		if period, err := tuner.Period(j.Plan, j.price(nodes, of, links), load); err == nil {
+		plan, costs := j.laid(nodes, of, links)
+		if period, err := tuner.Period(plan, costs, load); err == nil {
 			return period
 		}
 	}
 	return j.estimate(nodes, of, links)
+}
+
+// laid is the plan and its costs as they would be: cut anew where several nodes are crossed.
+func (j *Job) laid(nodes []Node, of []int, links Links) (schedule.Plan, schedule.Costs) {
+	if j.Lay != nil && len(slices.Compact(slices.Sorted(slices.Values(of)))) > 1 {
+		speeds, between := make([]float64, len(of)), make([]Link, len(of)-1)
+		for d, n := range of {
+			speeds[d] = nodes[n].speed()
+			if d > 0 && of[d-1] != n {
+				between[d-1] = links.Between(nodes[of[d-1]].Name, nodes[n].Name)
+			}
+		}
+		if plan, costs, ok := j.Lay(speeds, between); ok {
+			return plan, costs
+		}
+	}
+	return j.Plan, j.price(nodes, of, links)
 }
 
 // shares is, of each device, the first that is on the same GPU; nil where none shares one.

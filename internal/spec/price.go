@@ -14,6 +14,7 @@ const assumedFLOPs = 2e10
 // Price is what each stage of a resolved job takes on the device that it was measured on, in seconds, and what crosses each boundary, in bytes of a
 // message, without the time of links. Where it was not measured, it is estimated from floating-point operations. ok is false where it cannot be told.
 func (s *Spec) Price() (c schedule.Costs, measured, ok bool) {
+	s = s.admitted()
 	if s.Job.Open() {
 		return c, false, false
 	}

@@ -50,6 +50,7 @@ type Spec struct {
 
 	Report *tuner.Report `json:"-"` // of a tuned job; it lies beside the spec in the replicated state
 
+	base      *Spec                 // that this one is laid over nodes; nil: it is the one that was admitted
 	placement func() []int          // once
 	memory    func() []tuner.Memory // once
 }
