@@ -28,6 +28,7 @@ const (
 	MethodNotAllowed Code = "method_not_allowed" // the path has other methods; the header Allow lists them
 	Conflict         Code = "conflict"           // the job's state, or that of several with the name, does not allow it
 	TooLarge         Code = "too_large"          // the body is longer than the server reads
+	TooSlow          Code = "too_slow"           // the request did not come in time
 	RefusedFile      Code = "refused"            // the job file cannot be run; problems say where and why
 	TooManyRequests  Code = "too_many_requests"  // this user asks too often; the header Retry-After says when to ask again
 	Internal         Code = "internal"           // a fault of the daemon; its log says more
@@ -37,7 +38,7 @@ const (
 // codes is the code of each status.
 var codes = map[int]Code{
 	http.StatusBadRequest: BadRequest, http.StatusForbidden: Forbidden, http.StatusNotFound: NotFound,
-	http.StatusMethodNotAllowed: MethodNotAllowed, http.StatusConflict: Conflict, http.StatusRequestEntityTooLarge: TooLarge,
+	http.StatusMethodNotAllowed: MethodNotAllowed, http.StatusConflict: Conflict, http.StatusRequestEntityTooLarge: TooLarge, http.StatusRequestTimeout: TooSlow,
 	http.StatusTooManyRequests: TooManyRequests, http.StatusUnprocessableEntity: RefusedFile, http.StatusInternalServerError: Internal, http.StatusServiceUnavailable: Unavailable,
 }
 

@@ -277,8 +277,15 @@ func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := form(t, 1)
+	late, err := first.Client.Token(t.Context(), api.TokenRequest{Role: "node", ValidS: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := time.Now().Add(time.Second)
+	nodetest.Eventually(t, "a token expires", func() bool { return time.Now().After(over) })
 	for what, c := range map[string]struct{ name, token, want string }{
 		"a used token":            {"n3", used, "used already"},
+		"an expired token":        {"n3", late.Token, "has expired"},
 		"a user's token":          {"n3", token(t, first, "submit"), "not for a node"},
 		"another cluster's token": {"n3", token(t, other[0], "node"), "another cluster"},
 		"a name that is taken":    {"n1", token(t, first, "node"), "another key"},
@@ -293,7 +300,7 @@ func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"operation":"token"`, `"operation":"join","object":"n2"`, "used already", "not for a node", "another key"} {
+	for _, want := range []string{`"operation":"token"`, `"operation":"join","object":"n2"`, "used already", "has expired", "not for a node", "another key"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the audit log lacks %s:\n%s", want, text)
 		}
@@ -309,8 +316,11 @@ func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
 	defer l.Close()
 	c := nodetest.Config(first.Dir, os.Stderr)
 	c.NodeID, c.Listen = first.name, first.address
-	if err := node.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if err := node.Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "address already in use: another daemon, or another program, has the port: stop that one, or set listen to another") {
 		t.Errorf("on a port that is taken: %v", err)
+	}
+	if text := audits(t, first); !strings.Contains(text, `"operation":"listen","object":"`+first.address+`","error":"`) {
+		t.Errorf("the audit log does not say that the port is taken:\n%s", text)
 	}
 }
 
@@ -438,5 +448,17 @@ func TestUsersAskOverTheNetwork(t *testing.T) {
 	})
 	if err != nil || steps < 2 {
 		t.Errorf("%d statuses, %v", steps, err)
+	}
+	for _, h := range all {
+		h.Stop(t)
+	}
+	text := audits(t, all...)
+	for _, want := range []string{ // of the node that was asked, and of the one that leads
+		`"operation":"drain","object":"/v1/nodes/n1/drain","status":403,"error":"POST /v1/nodes/n1/drain: your certificate, of ada (uid 1000), has the role view`,
+		`"role":"view","from":"`, `"via":"` + at.name + `","operation":"cancel","object":"/v1/jobs/` + id + `/cancel","status":403`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the audit logs lack %s:\n%s", want, text)
+		}
 	}
 }

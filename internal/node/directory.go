@@ -164,7 +164,7 @@ func (n *node) peer(name string) (agent.Agent, error) {
 // agentHandler answers the node that leads.
 func (n *node) agentHandler() *remote.Handler {
 	return remote.NewHandler(n.agent, remote.HandlerConfig{
-		Node: n.id,
+		Node: n.id, Refused: n.member.door.question,
 		Caller: func(r *http.Request) (string, error) {
 			name, _ := r.Context().Value(askerKey{}).(string)
 			if name == "" {

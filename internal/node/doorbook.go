@@ -3,10 +3,13 @@ package node
 import (
 	"fmt"
 	"net"
+	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/audit"
+	"github.com/avgpipe/avgpipe/internal/pki"
 )
 
 // Refusals of one host for one reason are a line a minute: a node that is refused tries again and again, and must not fill the record of all others.
@@ -15,7 +18,7 @@ const (
 	mostKnocks = 1024 // that are remembered; beyond it all are forgotten
 )
 
-// doorbook writes down who was refused before anything was asked. The zero value with a book is ready to use, concurrently.
+// doorbook writes down who was refused before anything was asked, and which questions to the agent were. The zero value with a book is ready to use, concurrently.
 type doorbook struct {
 	write func(audit.Record)
 
@@ -31,17 +34,32 @@ type knock struct {
 
 // refused writes down that a connection was refused.
 func (d *doorbook) refused(from net.Addr, err error) {
-	host, _, splitErr := net.SplitHostPort(from.String())
-	if splitErr != nil {
-		host = from.String()
+	d.note(audit.Record{From: from.String(), Operation: "connect", Error: err.Error()})
+}
+
+// question writes down that a question of a node to the agent was refused.
+func (d *doorbook) question(r *http.Request, node string, status int, err error) {
+	record := audit.Record{From: r.RemoteAddr, User: node, Operation: "agent", Object: r.URL.Path, Status: status, Error: err.Error()}
+	if node != "" {
+		record.Role = pki.RoleNode
 	}
-	text := err.Error()
-	if more, due := d.knock(host+" "+text, time.Now()); due {
-		if more > 0 {
-			text = fmt.Sprintf("%s; %d times more since the last line", text, more)
-		}
-		d.write(audit.Record{From: from.String(), Operation: "connect", Error: text})
+	d.note(record)
+}
+
+// note writes a record, or counts it.
+func (d *doorbook) note(r audit.Record) {
+	host, _, err := net.SplitHostPort(r.From)
+	if err != nil {
+		host = r.From
 	}
+	more, due := d.knock(strings.Join([]string{host, r.Object, r.Error}, "\x00"), time.Now())
+	if !due {
+		return
+	}
+	if more > 0 {
+		r.Error = fmt.Sprintf("%s; %d times more since the last line", r.Error, more)
+	}
+	d.write(r)
 }
 
 // knock counts a refusal. It reports whether a line is due, and how many had none since the last.

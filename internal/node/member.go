@@ -37,6 +37,7 @@ type member struct {
 	advertise string
 	raft      atomic.Pointer[raftlog.Log]
 	refused   refusals
+	door      *doorbook
 
 	mu      sync.Mutex
 	clients map[string]*client        // by node
@@ -69,14 +70,14 @@ func openMember(ctx context.Context, c Config, book *audit.Log) (*member, error)
 	if c.NodeID != "" && c.NodeID != identity.Name() {
 		return nil, renamed(c.StateDir, identity.Name(), c.NodeID)
 	}
-	m := &member{dir: pkiDir(c.StateDir), identity: identity, clients: map[string]*client{}, agents: map[string]*remote.Client{}}
+	m := &member{dir: pkiDir(c.StateDir), identity: identity, clients: map[string]*client{}, agents: map[string]*remote.Client{}, door: &doorbook{write: book.Write}}
 	identity.Speak(c.Protocols)
-	m.mux, err = mux.Listen(ctx, c.Listen, mux.Config{TLS: identity.ServerTLS(), Log: c.Log, Versions: c.Protocols, OnRefused: (&doorbook{write: book.Write}).refused})
+	m.mux, err = mux.Listen(ctx, c.Listen, mux.Config{TLS: identity.ServerTLS(), Log: c.Log, Versions: c.Protocols, OnRefused: m.door.refused})
 	if err != nil {
-		return nil, keyError("listen", err, unix.EADDRNOTAVAIL, unix.EACCES)
+		return nil, portError(c.Listen, err, book)
 	}
 	if m.gossip, err = openGossip(ctx, m.mux.Addr()); err != nil {
-		return nil, errors.Join(keyError("listen", err, unix.EACCES), m.mux.Close())
+		return nil, errors.Join(portError(c.Listen, err, book), m.mux.Close())
 	}
 	if m.advertise = c.Advertise; m.advertise == "" {
 		m.advertise = m.mux.Addr().String()
@@ -85,6 +86,16 @@ func openMember(ctx context.Context, c Config, book *audit.Log) (*member, error)
 		return nil, errors.Join(&KeyError{"advertise", fmt.Errorf("others cannot reach this node at %s: set advertise to the host's address and the port, such as 192.0.2.7:7700", m.advertise)}, m.gossip.close(), m.mux.Close())
 	}
 	return m, nil
+}
+
+// portError is why the port of nodes cannot be opened, which is written down. One that is in use may become free, as where an earlier daemon ends: the
+// daemon is started again.
+func portError(address string, err error, book *audit.Log) error {
+	if errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("%w: another daemon, or another program, has the port: stop that one, or set listen to another", err)
+	}
+	book.Write(audit.Record{Operation: "listen", Object: address, Error: err.Error()})
+	return keyError("listen", err, unix.EADDRNOTAVAIL, unix.EACCES)
 }
 
 // close ends what the node listens to and asks.

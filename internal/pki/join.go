@@ -132,12 +132,17 @@ func join(ctx context.Context, address string, t Token, r JoinRequest) (*JoinRes
 	if err != nil {
 		return nil, fmt.Errorf("read the answer: %w", err)
 	}
+	return readJoin(response.Status, response.StatusCode == http.StatusOK, text)
+}
+
+// readJoin reads an answer.
+func readJoin(status string, ok bool, text []byte) (*JoinResponse, error) {
 	var answer JoinResponse
 	if err := json.Unmarshal(text, &answer); err != nil {
-		return nil, fmt.Errorf("%s: the answer is no JSON: %w", response.Status, err)
+		return nil, fmt.Errorf("%s: the answer is no JSON: %w", status, err)
 	}
-	if response.StatusCode != http.StatusOK && answer.Error == "" {
-		return nil, fmt.Errorf("%s: %s", response.Status, text)
+	if !ok && answer.Error == "" {
+		return nil, fmt.Errorf("%s: %s", status, text)
 	}
 	return &answer, nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/http"
 	"regexp"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/audit"
@@ -47,6 +48,9 @@ func (h *handler) begin(next http.Handler) http.Handler {
 			peer, err := peerOfTLS(r)
 			ctx = context.WithValue(ctx, askerKey{}, asker{peer, err})
 		}
+		if o, ok := ctx.Value(openingKey{}).(*opening); ok {
+			o.asked.Add(1)
+		}
 		peer, _ := peerFrom(ctx) // the guard refuses where it is not known
 		x := &exchange{id: requestID(r, peer)}
 		r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
@@ -74,9 +78,15 @@ func requestID(r *http.Request, peer Peer) string {
 	return hex.EncodeToString(id[:])
 }
 
+// deniedStatuses are those of requests that are written down although they were to change nothing: who may not, who asks too often, and what is malformed,
+// too large or too slow.
+var deniedStatuses = []int{
+	http.StatusForbidden, http.StatusTooManyRequests, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusRequestTimeout,
+}
+
 // record writes down that a request changed something, or was refused.
 func (h *handler) record(r *http.Request, x *exchange, status int) {
-	denied := status == http.StatusForbidden || status == http.StatusTooManyRequests
+	denied := slices.Contains(deniedStatuses, status)
 	if h.audit == nil || x.elsewhere || x.quiet || !x.changes && !denied {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -46,12 +47,20 @@ type Config struct {
 	Audit func(audit.Record)
 	// Limits bound what one user may ask.
 	Limits Limits
+	// HeaderTimeout is how long the header of a request may take, and ReadTimeout all of it. Default 5 s and 30 s.
+	HeaderTimeout, ReadTimeout time.Duration
 }
 
 // Serve answers requests until ctx ends, then cancels the running ones and returns when they have. It fails only when the
 // listener does.
 func Serve(ctx context.Context, c Config) error {
-	return serve(ctx, c.Listener, &http.Server{Handler: Handler(c), WriteTimeout: answerTimeout, ConnContext: withPeer}, c.Log)
+	s := &http.Server{
+		Handler: Handler(c), WriteTimeout: answerTimeout, ConnContext: withPeer, ReadHeaderTimeout: c.HeaderTimeout, ReadTimeout: c.ReadTimeout,
+	}
+	if c.Audit != nil {
+		(&openings{audit: c.Audit}).watch(s)
+	}
+	return serve(ctx, c.Listener, s, c.Log)
 }
 
 // ServeMonitoring answers /metrics, /healthz and /readyz, and nothing of the API, until ctx ends. It closes the listener.
@@ -70,7 +79,7 @@ func ServeHandler(ctx context.Context, l net.Listener, h http.Handler, connConte
 func serve(ctx context.Context, l net.Listener, s *http.Server, log *zap.Logger) error {
 	requests, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.ReadHeaderTimeout, s.ReadTimeout, s.IdleTimeout = headerTimeout, readTimeout, idleTimeout
+	s.ReadHeaderTimeout, s.ReadTimeout, s.IdleTimeout = cmp.Or(s.ReadHeaderTimeout, headerTimeout), cmp.Or(s.ReadTimeout, readTimeout), idleTimeout
 	s.MaxHeaderBytes, s.ErrorLog = maxHeader, zap.NewStdLog(log)
 	s.BaseContext = func(net.Listener) context.Context { return requests }
 	failed := make(chan error, 1)
@@ -184,6 +193,9 @@ func bodyError(r *http.Request, err error) error {
 	verb := r.Method + " " + r.URL.Path
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return api.Errorf(http.StatusRequestEntityTooLarge, "%s: the request has more than %d bytes", verb, large.Limit)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return api.Errorf(http.StatusRequestTimeout, "%s: the request's body did not come in time: send it at once", verb)
 	}
 	return api.Errorf(http.StatusBadRequest, "%s: the request's body %s", verb, bodyProblem(err))
 }

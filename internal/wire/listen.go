@@ -19,6 +19,9 @@ type Config struct {
 	TLS func() (*tls.Config, error)
 	// Peer, unless nil, refuses a connection for a link by what TLS knows of the dialling end. Only for Listen.
 	Peer func(l Link, s tls.ConnectionState) error
+	// Refused is told of a connection that is no link of this generation, and why. One that only has to try again is none of these. It is called
+	// concurrently and does not block. Nil: nobody is. Only for Listen.
+	Refused func(from net.Addr, err error)
 }
 
 // Bounds of waits. All but the last only catch what nobody reports: the coordinator's heartbeats are faster.
@@ -126,6 +129,9 @@ func (l *Listener) serve() {
 				if err != nil { // the dialling end was told, or is no stage of a pipeline
 					conn.Close()
 				}
+				if refuses := l.config.Refused; err != nil && refuses != nil && l.ctx.Err() == nil && !errors.Is(err, errEarly) {
+					refuses(conn.RemoteAddr(), err)
+				}
 			})
 		}
 	}
@@ -148,7 +154,11 @@ func (l *Listener) handshake(conn net.Conn) error {
 		answer = reply{Verdict: refused, Reason: err.Error()}
 	}
 	if err := writeMessage(conn, Header{Kind: answering, Generation: l.generation, Micro: -1}, answer); err != nil || answer.Verdict != accepted {
-		return errors.Join(errors.New(answer.Reason), err)
+		why := errors.New(answer.Reason)
+		if answer.Verdict == early {
+			why = fmt.Errorf("%w: %s", errEarly, answer.Reason)
+		}
+		return errors.Join(why, err)
 	}
 	if !stop() { // Close has begun
 		return net.ErrClosed

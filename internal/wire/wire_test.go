@@ -102,10 +102,14 @@ func TestDialWaitsUntilTheOtherNodeExpectsTheLink(t *testing.T) {
 }
 
 func TestHandshakeRefusesAnEarlierGeneration(t *testing.T) {
-	l := listen(t, 5, wire.Config{})
+	told := make(chan error, 1)
+	l := listen(t, 5, wire.Config{Refused: func(_ net.Addr, err error) { told <- err }})
 	_, err := wire.Dial(t.Context(), l.Address(), link, wire.Spec{Generation: 4, Depth: 1, MaxBytes: 8}, wire.Config{})
 	if !errors.Is(err, wire.ErrStale) || !strings.Contains(err.Error(), "of generation 5, this link of 4") {
 		t.Errorf("Dial: %v, want ErrStale of generations 4 and 5", err)
+	}
+	if err := <-told; !strings.Contains(err.Error(), "generation 4 is over") {
+		t.Errorf("the end that refuses says %v", err)
 	}
 }
 

@@ -8,7 +8,10 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/mux"
@@ -27,7 +30,7 @@ type links struct {
 }
 
 // newLinks listens for the other nodes' links; nil when every stage lives here.
-func newLinks(ctx context.Context, a control.Assignment, p *progress) (*links, error) {
+func newLinks(ctx context.Context, a control.Assignment, p *progress, log *zap.Logger) (*links, error) {
 	own, elsewhere := "", false
 	for _, place := range a.Stages {
 		if place.Node == a.Node {
@@ -39,7 +42,7 @@ func newLinks(ctx context.Context, a control.Assignment, p *progress) (*links, e
 	if !elsewhere {
 		return nil, nil //nolint:nilnil // there is nothing to reach
 	}
-	l := &links{stages: a.Stages, config: wire.Config{Job: a.JobID}, progress: p}
+	l := &links{stages: a.Stages, config: wire.Config{Job: a.JobID, Refused: logRefused(log)}, progress: p}
 	if t := a.TLS; t != nil {
 		var err error
 		if l.identity, err = pki.OpenFiles(pki.Files{Certificate: t.Certificate, Key: t.Key, Authority: t.Authority}); err != nil {
@@ -59,6 +62,27 @@ func newLinks(ctx context.Context, a control.Assignment, p *progress) (*links, e
 	}
 	l.listener = wire.Serve(ctx, inherited, a.Generation, l.config)
 	return l, nil
+}
+
+// refusedEvery is how often at most connections that are refused are a line of the job's log.
+const refusedEvery = time.Minute
+
+// logRefused writes down connections that are no links of this generation, of the worker of an earlier one or of a stranger.
+func logRefused(log *zap.Logger) func(net.Addr, error) {
+	var mu sync.Mutex
+	var last time.Time
+	more := 0
+	return func(from net.Addr, err error) {
+		mu.Lock()
+		due, since := last.IsZero() || time.Since(last) >= refusedEvery, more
+		if more++; due {
+			last, more = time.Now(), 0
+		}
+		mu.Unlock()
+		if due {
+			log.Warn("a connection to the port of links was refused", zap.Stringer("from", from), zap.Error(err), zap.Int("others_before", since))
+		}
+	}
 }
 
 // secured makes configurations with the certificates as they are then: the daemon renews them.

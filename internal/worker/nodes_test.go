@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -274,12 +275,12 @@ func TestACertificateOfAnotherClusterIsRefused(t *testing.T) {
 // outcomesUntilOneFails runs the dialling worker alone against the port of the other, until it fails, and returns why.
 func outcomesUntilOneFails(t *testing.T, all []control.Assignment) string {
 	t.Helper()
-	dial, err := newLinks(t.Context(), all[0], newProgress(all[0], nil))
+	dial, err := newLinks(t.Context(), all[0], newProgress(all[0], nil), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dial.close() //nolint:errcheck // a test's
-	accept, err := newLinks(t.Context(), all[1], newProgress(all[1], nil))
+	accept, err := newLinks(t.Context(), all[1], newProgress(all[1], nil), zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -414,3 +414,24 @@ func (r refusedShards) Fetch(_ context.Context, d shard.Digest, bytes int64, _ [
 	}
 	return r.refuser.job(r.job)
 }
+
+// TestRefusedQuestionsAreTold: by whom, and why.
+func TestRefusedQuestionsAreTold(t *testing.T) {
+	var told []string
+	h := remote.NewHandler(&stub{}, remote.HandlerConfig{
+		Node: "a", Caller: func(*http.Request) (string, error) { return "b", nil },
+		Refused: func(_ *http.Request, node string, status int, err error) {
+			told = append(told, fmt.Sprintf("%s %d %v", node, status, err))
+		},
+	})
+	defer h.Close()
+	for _, body := range []string{"{}", "{", `{"job":"` + strings.Repeat("1", 33<<20) + `"}`} {
+		r := httptest.NewRequest(http.MethodPost, "/agent/v1/delete", strings.NewReader(body))
+		r.Header.Set("Avgpipe-Term", "1")
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	want := []string{`b 400 delete: "" is no job`, "b 400 delete: unexpected EOF", "b 413 delete: "}
+	if !slices.EqualFunc(told, want, strings.HasPrefix) {
+		t.Errorf("%.200q; want %q", told, want)
+	}
+}

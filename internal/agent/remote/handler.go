@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +27,9 @@ type HandlerConfig struct {
 	// Allow returns nil when a node may decide what happens here: it leads in this term, as far as this node knows. It is called
 	// before each question but those that only read, and every second while one is answered. Nil: every node may.
 	Allow func(node string, term uint64) error
+	// Refused is told of a question that no agent was asked, by whom ("" where nobody knows), and why. It is called concurrently and does not block. Nil:
+	// nobody is.
+	Refused func(r *http.Request, node string, status int, err error)
 	// Alive is how often a line is sent while the agent works. Default 1 s.
 	Alive time.Duration
 	// Patience bounds the reading of a question, and every write to one who does not read. Default 30 s.
@@ -38,6 +42,9 @@ func (c HandlerConfig) withDefaults() HandlerConfig {
 	}
 	if c.Allow == nil {
 		c.Allow = func(string, uint64) error { return nil }
+	}
+	if c.Refused == nil {
+		c.Refused = func(*http.Request, string, int, error) {}
 	}
 	if c.Alive == 0 {
 		c.Alive = time.Second
@@ -99,12 +106,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method, found := strings.CutPrefix(r.URL.Path, prefix)
 	m, known := methods[method]
 	if !found || !known || r.Method != http.MethodPost {
-		refuse(w, http.StatusNotFound, older(fmt.Errorf("%s %.80q is no question to an agent of this version", r.Method, r.URL.Path)))
+		h.refuse(w, r, http.StatusNotFound, older(fmt.Errorf("%s %.80q is no question to an agent of this version", r.Method, r.URL.Path)))
 		return
 	}
 	allowed, status, err := h.admit(r, m)
 	if err != nil {
-		refuse(w, status, err)
+		h.refuse(w, r, status, err)
 		return
 	}
 	q, err := h.read(w, r)
@@ -112,7 +119,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = q.check(h.config.Node, m.needs)
 	}
 	if err != nil {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("%s: %w", method, err))
+		h.refuse(w, r, refusedAs(err), fmt.Errorf("%s: %w", method, err))
 		return
 	}
 	if m.raw != nil {
@@ -180,7 +187,28 @@ func decode(text []byte) (*question, error) {
 	return q, nil
 }
 
-// refuse answers a question that no agent is asked.
+// refusedAs is the status of a question that cannot be read.
+func refusedAs(err error) int {
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return http.StatusRequestEntityTooLarge
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return http.StatusRequestTimeout
+	}
+	return http.StatusBadRequest
+}
+
+// refuse answers a question that no agent is asked, and tells of it.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, status int, err error) {
+	node, callerErr := h.config.Caller(r)
+	if callerErr != nil {
+		node = ""
+	}
+	h.config.Refused(r, node, status, err)
+	refuse(w, status, err)
+}
+
+// refuse answers with an error instead of what was asked for.
 func refuse(w http.ResponseWriter, status int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Connection", "close")
