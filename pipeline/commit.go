@@ -1,12 +1,16 @@
 package pipeline
 
+import "slices"
+
 // Commit asks for a snapshot of a round, and with stop also that training ends there. When that is no longer possible, because a
 // pipeline has gone beyond it here, nothing changes and earliest is the earliest round that is: name a round a little ahead.
 // A final round can be snapshotted at any time, also after training has ended, as long as the group lives (Config.Linger).
 // Each stage here then delivers its part to Events.OnSnapshot.
 //
 // Every process of a job decides for itself. Whoever asks several of them names a round that all accept; parts of a round that
-// some refused are delivered all the same, and may be thrown away.
+// some refused are delivered all the same, and may be thrown away. To end training, ask the process with the first stage of the first group first:
+// no stage begins a round before the first one does, and no other group begins a round after the final one before it has a message of the first group that says
+// where training ends.
 func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -18,7 +22,7 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 	defer g.lockShards()()
 	last, earliest := g.gate.final, g.possible()
 	if stop {
-		earliest = max(g.gate.begun, g.config.StartRound)
+		earliest = g.stoppable()
 		if round < earliest || round > last {
 			return min(earliest, last), false
 		}
@@ -42,6 +46,17 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 	}
 	g.gate.final = last
 	return round, true
+}
+
+// stoppable is the earliest round that training can end at. A group may begin a round once it has the messages of the others of the last but one
+// (elastic.Before), so the first group, where it has several, ends no earlier than its messages can tell the others. The caller holds the gate's lock.
+func (g *Group) stoppable() uint64 {
+	begun := max(g.gate.begun, g.config.StartRound)
+	first := g.config.Group == 0 && slices.ContainsFunc(g.config.Stages, func(s StageConfig) bool { return s.Index == 0 })
+	if first && len(g.config.groups()) > 1 {
+		return max(begun, min(begun+2, g.gate.final))
+	}
+	return begun
 }
 
 // possible is the earliest round that the shards can still snapshot as they pass it. The caller holds their locks.

@@ -293,6 +293,20 @@ func (g *gate) begin(step uint64) bool {
 	return true
 }
 
+// lower ends training at a round, unless it ends earlier. It reports false where a runner has begun a later one.
+func (g *gate) lower(final uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if final >= g.final {
+		return true
+	}
+	if final < g.begun {
+		return false
+	}
+	g.final = final
+	return true
+}
+
 // last is the final round as things stand.
 func (g *gate) last() uint64 {
 	g.mu.Lock()

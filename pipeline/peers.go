@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -19,9 +20,13 @@ type peers struct {
 	links   map[int][]wire.End // by pipeline that trains here: one to each other group
 	remotes []*remote          // the pipelines that train elsewhere, ascending
 	id      func(pipeline int) stageID
-	bytes   int
+	gate    *gate
+	bytes   int      // of a message: the vector, and the sender's final round
 	filled  []filled // on the executor, and by send between its visits
 }
+
+// finalBytes are those behind the vector of a message: the final round, as the sender knows it (Group.Commit).
+const finalBytes = 8
 
 // filled is a message that is to be sent.
 type filled struct {
@@ -44,7 +49,10 @@ type remote struct {
 
 func newPeers(g *Group, st *localStage) *peers {
 	c := &g.config
-	p := &peers{links: map[int][]wire.End{}, id: func(pipeline int) stageID { return g.stageID(st, pipeline) }, bytes: 4 * st.lead().Shape().Parameters}
+	p := &peers{
+		links: map[int][]wire.End{}, id: func(pipeline int) stageID { return g.stageID(st, pipeline) }, gate: g.gate,
+		bytes: 4*st.lead().Shape().Parameters + finalBytes,
+	}
 	for pipeline, s := range st.replicas {
 		if s == nil {
 			p.remotes = append(p.remotes, &remote{
@@ -69,7 +77,9 @@ func (p *peers) fill(pipeline int, round uint64, message flat.Vector) {
 	for i, to := range p.links[pipeline] {
 		f := to.NewFrame(p.header(pipeline, round), p.bytes)
 		if i == 0 {
-			message.Read(floats(f.Payload), 0)
+			at := p.bytes - finalBytes
+			message.Read(floats(f.Payload[:at]), 0)
+			binary.LittleEndian.PutUint64(f.Payload[at:], p.gate.last())
 		} else {
 			copy(f.Payload, p.filled[len(p.filled)-1].frame.Payload)
 		}
@@ -131,8 +141,12 @@ func (r *remote) deliver(ctx context.Context, round uint64) error {
 		return err
 	}
 	defer f.Release()
-	if err := verify(f, r.header(wire.Message, r.index, r.index, round, -1), 4*r.shard.vectors.Center.Len()); err != nil {
+	at := 4 * r.shard.vectors.Center.Len()
+	if err := verify(f, r.header(wire.Message, r.index, r.index, round, -1), at+finalBytes); err != nil {
 		return err
+	}
+	if final := binary.LittleEndian.Uint64(f.Payload[at:]); !r.gate.lower(final) {
+		return fmt.Errorf("training ends at round %d there, and a pipeline here has begun a later one", final)
 	}
 	if round > r.start+1 {
 		if _, err := receive(ctx, r.shard.released[r.pipeline]); err != nil {
@@ -140,7 +154,7 @@ func (r *remote) deliver(ctx context.Context, round uint64) error {
 		}
 	}
 	err = r.shard.executor.Do(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
-		r.shard.message(r.pipeline, round).Write(floats(f.Payload), 0)
+		r.shard.message(r.pipeline, round).Write(floats(f.Payload[:at]), 0)
 		return nil
 	})
 	if err == nil {

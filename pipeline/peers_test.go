@@ -250,3 +250,61 @@ func TestGroupsThatAreNoPartition(t *testing.T) {
 		}
 	}
 }
+
+// TestGroupsEndAtTheRoundThatTheFirstOneAccepts: wherever the others are when it does, none is past that round, though nobody else asks them. They are
+// asked as a coordinator asks, at a moment of its own.
+func TestGroupsEndAtTheRoundThatTheFirstOneAccepts(t *testing.T) {
+	for _, pull := range pulls {
+		for _, at := range []uint64{1, 4, 9} {
+			t.Run(fmt.Sprintf("%s/%d", pull, at), func(t *testing.T) {
+				t.Parallel()
+				all := inGroups([][]int{{0, 1}, {2}, {3}}, [][]int{nil}, func() *run {
+					return &run{schedule: "afp", stages: 2, pipelines: 4, micros: 2, rounds: 1000, clip: 0.05, pull: pull, jitter: 50 * time.Microsecond}
+				})
+				groups, ended := make([]*Group, len(all)), make([]uint64, len(all))
+				var stop sync.Once
+				for i, r := range all {
+					change := r.change
+					r.change = func(c *Config) {
+						change(c)
+						c.Events.OnFinished = func(round uint64) { ended[i] = round }
+						if i > 0 {
+							return
+						}
+						c.Events.OnRound = func(_ int, round uint64) {
+							if round < at {
+								return
+							}
+							stop.Do(func() {
+								for ok := false; !ok; { // what it offers may be over when it is named
+									round, ok = groups[0].Commit(round, true)
+								}
+							})
+						}
+					}
+				}
+				for i, r := range all {
+					var err error
+					if groups[i], err = New(r.config(t)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				running, ctx := errgroup.WithContext(t.Context())
+				for i, r := range all {
+					running.Go(func() error {
+						defer r.collect(groups[i])
+						return groups[i].Run(ctx)
+					})
+				}
+				if err := running.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				for i, round := range ended {
+					if round != ended[0] || round < at || round >= 1000 {
+						t.Errorf("group %d ended at round %d, the first one at %d, asked in round %d", i, round, ended[0], at)
+					}
+				}
+			})
+		}
+	}
+}
