@@ -35,27 +35,27 @@ type partial struct {
 	slowest, fill float64
 }
 
-// choose returns the best way that it finds.
-func (f *finder) choose() (best chosen, ok bool) {
+// ways are those that it finds, the best first. Where one node has room for everything, and none is faster, there is no other.
+func (f *finder) ways() []chosen {
 	if len(f.units) == 0 || len(f.nodes) == 0 {
-		return best, false
+		return nil
 	}
 	if c, fits := f.onFastest(); fits && !f.job.Spread {
-		return c, true
+		return []chosen{c}
 	}
 	f.follow()
 	if len(f.found) == 0 {
 		f.searchAll()
 	}
 	if len(f.found) == 0 {
-		return best, false
+		return nil
 	}
 	f.predict()
 	fastest := f.found[0].seconds
 	for _, c := range f.found {
 		fastest = min(fastest, c.seconds)
 	}
-	return slices.MinFunc(f.found, func(a, b chosen) int {
+	slices.SortFunc(f.found, func(a, b chosen) int {
 		if f.job.Spread {
 			return cmp.Or(cmp.Compare(b.nodes, a.nodes), cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.order, b.order))
 		}
@@ -67,7 +67,8 @@ func (f *finder) choose() (best chosen, ok bool) {
 			return 1
 		}
 		return cmp.Or(cmp.Compare(a.nodes, b.nodes), cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.order, b.order))
-	}), true
+	})
+	return f.found
 }
 
 // onFastest puts everything on one node that no other is faster than: what several could gain, links would take.

@@ -13,6 +13,11 @@ type Job struct {
 	Threads int     // cores of each device; 0: none of its own
 	GPUs    int     // that the devices are on, neighbours on the same one where there are fewer; 0: none
 	Bytes   []int64 // of each stage, what it takes of its host's memory; nil: not known
+	// Groups is how many groups of pipelines there are, each with all stages on nodes of its own. What is said here of devices, GPUs, memory and pipelines is
+	// that of one. 0: one.
+	Groups int
+	// Messages are, of each stage, the bytes that a pipeline sends to every other group in the time of a batch; nil: not known.
+	Messages []int64
 	// Only is the one node that it may be on; "": any may have it.
 	Only string
 	// Whole is a node that it takes as a whole, and alone: its devices share the cores, and its memory is not looked at. "": none.

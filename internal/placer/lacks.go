@@ -8,13 +8,16 @@ import (
 )
 
 // Need says what a job takes in all: "4 cores, 2 GPUs and 3.0 GB of memory".
-func (j *Job) Need() string {
+func (j *Job) Need() (text string) {
 	var all []string
 	if n := j.Threads * j.rows(); n > 0 {
 		all = append(all, words.Count(n, "core"))
 	}
 	if j.GPUs > 0 {
 		all = append(all, words.Count(min(j.GPUs, j.rows()), "GPU"))
+	}
+	if j.Groups > 1 {
+		defer func() { text += fmt.Sprintf(" for each of %d groups, on nodes of its own", j.Groups) }()
 	}
 	if bytes := j.bytes(); bytes > 0 {
 		all = append(all, words.Bytes(bytes)+" of memory")
@@ -34,7 +37,7 @@ func (j *Job) bytes() (sum int64) {
 }
 
 // noRoom says of each node what it lacks.
-func (f *finder) noRoom() error {
+func (f *finder) noRoom() *NoRoomError {
 	e := &NoRoomError{}
 	for i := range f.nodes {
 		e.Lacks = append(e.Lacks, f.nodes[i].free(f.job))

@@ -12,6 +12,7 @@ import (
 
 // Seat is where a stage runs.
 type Seat struct {
+	Group  int // of pipelines
 	Stage  int
 	Node   string
 	Device int    // of those that the job has on the node, from 0
@@ -21,7 +22,7 @@ type Seat struct {
 
 // Placement is where all stages run, and why there.
 type Placement struct {
-	Seats   []Seat
+	Seats   []Seat   // those of the first group, in the order of stages, then those of the next
 	Nodes   []string // that have stages, in the order of their first ones
 	Seconds float64  // that a batch is predicted to take; 0: nothing is known of times
 	Reason  string   // for people
@@ -56,6 +57,8 @@ type chosen struct {
 // at: devices that follow each other lie on one node, in any order of nodes, and what crosses nodes goes over few and fast links. Where no such way
 // has room, one that does is looked for among all, which finds it in clusters of the usual size.
 // Of equals the one whose nodes have fewer free cores, then less names, is taken. Where there is no room the error is a *NoRoomError.
+//
+// Each group of pipelines is placed so, on nodes that no other group has.
 func Place(j Job, nodes []Node, links Links) (Placement, error) {
 	nodes = slices.SortedStableFunc(slices.Values(nodes), func(a, b Node) int {
 		return cmp.Or(cmp.Compare(b.speed(), a.speed()), cmp.Compare(len(a.Cores), len(b.Cores)), cmp.Compare(a.Name, b.Name))
@@ -70,17 +73,25 @@ func Place(j Job, nodes []Node, links Links) (Placement, error) {
 			f.nodes = append(f.nodes, n)
 		}
 	}
+	if j.Groups > 1 {
+		return f.placeGroups()
+	}
 	if j.Whole != "" {
 		return f.whole()
 	}
-	best, ok := f.choose()
-	if !ok {
+	found := f.ways()
+	if len(found) == 0 {
 		return Placement{}, f.noRoom()
 	}
-	p := j.seat(f.nodes, best.of)
-	p.Seconds = best.seconds
-	p.Reason = f.why(best, p)
-	return p, nil
+	return f.placement(found[0]), nil
+}
+
+// placement is what a way means.
+func (f *finder) placement(c chosen) Placement {
+	p := f.job.seat(f.nodes, c.of)
+	p.Seconds = c.seconds
+	p.Reason = f.why(c, p)
+	return p
 }
 
 // view is a node without the GPUs that the job cannot use, and with what it lacks of that the job reads.

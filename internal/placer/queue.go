@@ -289,6 +289,9 @@ func (j Job) fitted(nodes []Node) (Job, bool) {
 	if Fits(ready, with) {
 		return j, false // until a node comes back, or has what the job reads
 	}
+	if j.Groups > 1 { // they would have to take as many nodes
+		return j, false
+	}
 	slices.SortStableFunc(idle, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(j.short(&a), j.short(&b)), cmp.Compare(b.All.Cores, a.All.Cores), cmp.Compare(b.All.Bytes, a.All.Bytes), cmp.Compare(a.Name, b.Name))
 	})
