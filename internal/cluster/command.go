@@ -56,14 +56,22 @@ func Kind(c Command) string { return kinds[reflect.TypeOf(c)] }
 
 // CommandVersion is the newest version of commands that this program reads and writes. It grows with every kind that is new, and with every
 // change that an older program would apply differently; table since says which kind.
-const CommandVersion = 1
+const CommandVersion = 2
+
+// groupsVersion is that of rounds with shards of several groups of pipelines.
+const groupsVersion = 2
 
 // since is the version of commands that a kind needs, where that is not 1: the one that it appeared in, or changed its meaning in.
 var since = map[string]int{}
 
 // NeededVersion is the version of commands that a program must know to apply c. It is what the log says of c, so that an older program stops only at
 // what it would apply differently.
-func NeededVersion(c Command) int { return max(1, since[Kind(c)]) }
+func NeededVersion(c Command) int {
+	if r, ok := c.(*CommitRound); ok && r.Manifest.Groups() > 1 {
+		return groupsVersion
+	}
+	return max(1, since[Kind(c)])
+}
 
 // commandMagic starts every command in the log.
 const commandMagic = "AVGC"

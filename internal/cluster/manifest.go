@@ -27,10 +27,40 @@ type Manifest struct {
 	Generation  uint64          `json:"generation"`
 	Round       uint64          `json:"round"`
 	Stages      int             `json:"stages"`
-	Shards      []ShardRef      `json:"shards"`  // one a stage, ascending
+	Shards      []ShardRef      `json:"shards"`  // one a stage, ascending; those of each group of pipelines follow on those of the one before
 	Cursors     []shard.Cursor  `json:"cursors"` // one a pipeline, ascending
 	SamplesSeen uint64          `json:"samples_seen"`
 	Meta        json.RawMessage `json:"meta,omitempty"` // of whoever trains: losses as of the round, digest of the data
+}
+
+// Groups is how many groups of pipelines the round is of. All have as many pipelines, in ascending order.
+func (m *Manifest) Groups() int {
+	if m.Stages < 1 {
+		return 1
+	}
+	return max(1, len(m.Shards)/m.Stages)
+}
+
+// Model is the round with the shards of the first group alone: each has all of its stage's center.
+func (m *Manifest) Model() *Manifest {
+	out := *m
+	out.Shards = m.Shards[: len(m.Shards)/m.Groups() : len(m.Shards)/m.Groups()]
+	return &out
+}
+
+// Holding are the shards, of all stages, of the groups that some pipelines of the round are in: from the first one to the one before the last given. Where none
+// is, they are those of the first group, for the center.
+func (m *Manifest) Holding(from, to int) (all []ShardRef) {
+	stages, each := len(m.Shards)/m.Groups(), len(m.Cursors)/m.Groups()
+	for g := range m.Groups() {
+		if g*each < to && from < (g+1)*each {
+			all = append(all, m.Shards[g*stages:(g+1)*stages]...)
+		}
+	}
+	if all == nil {
+		return m.Model().Shards
+	}
+	return all
 }
 
 // Files are those that the round consists of: of each stage its shard and, where it has one, the file of its frozen parameters.
@@ -60,13 +90,16 @@ func (m *Manifest) Validate() error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("manifest of job %s round %d: %s", m.Job, m.Round, fmt.Sprintf(format, args...))
 	}
-	if m.Stages < 1 || len(m.Shards) != m.Stages {
-		return fail("%d shards for %d stages: one for each", len(m.Shards), m.Stages)
+	if m.Stages < 1 || len(m.Shards) == 0 || len(m.Shards)%m.Stages != 0 {
+		return fail("%d shards for %d stages: one for each, of each group of pipelines", len(m.Shards), m.Stages)
 	}
 	for k, s := range m.Shards {
-		if s.Stage != k {
+		if s.Stage != k%m.Stages {
 			return fail("shard %d is of stage %d: stages 0 to %d must be there once each, in order", k, s.Stage, m.Stages-1)
 		}
+	}
+	if groups := m.Groups(); len(m.Cursors) > 0 && len(m.Cursors)%groups != 0 {
+		return fail("%d pipelines in %d groups: as many in each", len(m.Cursors), groups)
 	}
 	for _, s := range m.Files() {
 		if _, err := shard.ParseDigest(string(s.Digest)); err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -319,6 +320,12 @@ func TestManifestMustBeWhole(t *testing.T) {
 		{"shard missing", func(m *cluster.Manifest) { m.Shards = m.Shards[:2] }, "2 shards for 3 stages"},
 		{"shard twice", func(m *cluster.Manifest) { m.Shards[2] = m.Shards[1] }, "shard 2 is of stage 1"},
 		{"no stages", func(m *cluster.Manifest) { m.Shards, m.Stages = nil, 0 }, "0 shards for 0 stages"},
+		{"two groups", func(m *cluster.Manifest) { m.Shards = append(m.Shards, m.Shards...) }, ""},
+		{"a part of a second group", func(m *cluster.Manifest) { m.Shards = append(m.Shards, m.Shards[:2]...) }, "5 shards for 3 stages"},
+		{"a second group out of order", func(m *cluster.Manifest) {
+			m.Shards = append(m.Shards, m.Shards[1], m.Shards[0], m.Shards[2])
+		}, "shard 3 is of stage 1"},
+		{"groups that differ in size", func(m *cluster.Manifest) { m.Shards = slices.Concat(m.Shards, m.Shards, m.Shards) }, "2 pipelines in 3 groups"},
 		{"digest", func(m *cluster.Manifest) { m.Shards[1].Digest = "ABC" }, "expected 64 lower-case hexadecimal digits"},
 		{"size", func(m *cluster.Manifest) { m.Shards[1].Bytes = 0 }, "0 bytes on nodes [a]"},
 		{"no node", func(m *cluster.Manifest) { m.Shards[1].Nodes = nil }, "100 bytes on nodes []"},
@@ -333,6 +340,30 @@ func TestManifestMustBeWhole(t *testing.T) {
 		if (err == nil) != (c.expect == "") || (err != nil && !strings.Contains(err.Error(), "job 7 round 5: "+c.expect) && !strings.Contains(err.Error(), c.expect)) {
 			t.Errorf("%s: error %v, expected %q", c.name, err, c.expect)
 		}
+	}
+}
+
+// TestARoundSaysWhichShardsHavePipelines, and falls back on those of the first group for the center.
+func TestARoundSaysWhichShardsHavePipelines(t *testing.T) {
+	m := cluster.Manifest{Stages: 2, Cursors: make([]shard.Cursor, 6)}
+	for i := range 6 {
+		m.Shards = append(m.Shards, cluster.ShardRef{Stage: i % 2, Digest: shard.Digest(strconv.Itoa(i))})
+	}
+	for want, p := range map[string][2]int{"01": {0, 2}, "23": {2, 3}, "2345": {3, 5}, "012345": {0, 9}, "45": {5, 6}} {
+		var got strings.Builder
+		for _, s := range m.Holding(p[0], p[1]) {
+			got.WriteString(string(s.Digest))
+		}
+		if got.String() != want {
+			t.Errorf("pipelines %v are in shards %s, expected %s", p, got.String(), want)
+		}
+	}
+	if got := m.Holding(6, 8); len(got) != 2 || got[0].Digest != "0" || len(m.Model().Shards) != 2 || m.Groups() != 3 {
+		t.Errorf("pipelines that the round does not have are in %v; %d groups", got, m.Groups())
+	}
+	one := cluster.CommitRound{Manifest: *m.Model()}
+	if a, b := cluster.NeededVersion(&one), cluster.NeededVersion(&cluster.CommitRound{Manifest: m}); a != 1 || b < 2 {
+		t.Errorf("a round of one group needs version %d of commands, one of several %d", a, b)
 	}
 }
 
