@@ -46,6 +46,7 @@ func (c *checker) check(env Environment) {
 	if n := int(c.Stages); n > 0 && c.MinStages > n {
 		c.refuse("min_stages", strconv.Itoa(n), "min_stages is %d, more than the %d of stages", c.MinStages, n)
 	}
+	c.checkGroups()
 }
 
 // known checks a name that another package's table holds.
@@ -120,6 +121,22 @@ func (c *checker) checkMicroBatches() {
 		near = append(near, strconv.Itoa(above))
 	}
 	c.refuse("micro_batches", strings.Join(near, " or "), "micro_batches is %d, which does not divide train.batch, %d", m, batch)
+}
+
+// checkGroups checks that the groups are as large as each other, and that nothing is to be measured, which is done on one set of devices.
+func (c *checker) checkGroups() {
+	switch n, groups := int(c.Pipelines), c.Groups; {
+	case groups <= 1:
+	case c.Open():
+		c.refuse("groups", "", "groups is %d, and %s are to be measured, which is done on one group; give them, or write `tuning: rules`", groups, strings.Join(c.OpenKeys(), ", "))
+	case n > 0 && n%groups != 0:
+		below, above := NearestDivisors(n, groups)
+		near := []string{strconv.Itoa(below)}
+		if above > 0 {
+			near = append(near, strconv.Itoa(above))
+		}
+		c.refuse("groups", strings.Join(near, " or "), "groups is %d, which does not divide pipelines, %d", groups, n)
+	}
 }
 
 // NearestDivisors returns the largest divisor of batch that is at most n and the smallest that is at least n; 0 for one

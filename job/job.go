@@ -37,6 +37,10 @@ type Job struct {
 	Chunks Count `yaml:"chunks" json:"chunks" default:"auto" rule:"min=1 max=64 word=auto" also:"virtual_stages num_virtual_stages"`
 	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: see `tuning`.
 	Pipelines Count `yaml:"pipelines" json:"pipelines" default:"auto" rule:"min=1 max=1024 word=auto"`
+	// Groups that the pipelines are divided into, evenly: the pipelines of a group share devices, and each group has all stages on nodes of its own, with a copy of
+	// the center. Once a round each pipeline sends what it has learned to every other group. With 1 all pipelines share devices, as AvgPipe's do. More
+	// groups need as many nodes, and counts that are given or `tuning: rules`.
+	Groups int `yaml:"groups" json:"groups,omitempty" default:"1" rule:"min=1 max=64" also:"data_parallel_size dp_size"`
 	// Portions that a batch is cut into; a divisor of train.batch. More of them shrink the bubble and make each matrix
 	// product smaller. `auto`: see `tuning`.
 	MicroBatches Count `yaml:"micro_batches" json:"micro_batches" default:"auto" rule:"min=1 max=65536 word=auto" also:"microbatches gradient_accumulation_steps num_microbatches"`
@@ -130,6 +134,9 @@ func (j *Job) PlanFile() string {
 	}
 	return path
 }
+
+// Shared is how many pipelines share devices: those of one group. 0: not known yet.
+func (j *Job) Shared() int { return int(j.Pipelines) / max(1, j.Groups) }
 
 // Open reports whether a measurement is to decide anything about the job. Where a file holds the plan, there is little left to
 // measure, and the rules decide it.

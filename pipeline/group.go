@@ -268,7 +268,7 @@ func (g *Group) rest(ctx context.Context, evals *routines) error {
 	}
 	g.mu.Unlock()
 	if g.config.Events.OnFinished != nil {
-		g.config.Events.OnFinished(g.gate.final)
+		g.config.Events.OnFinished(g.gate.last())
 	}
 	return nil
 }

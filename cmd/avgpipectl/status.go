@@ -178,6 +178,9 @@ func printStatus(p *page, s api.JobStatus) {
 	t.add("speed", fmt.Sprintf("%s %s", words.Number(s.TokensPerS), speedUnit(s)))
 	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&s.ElapsedS), seconds(s.ETAS)))
 	t.add("shape", shape(s.Stages, s.Pipelines, s.MicroBatches, s.Schedule, nil))
+	if s.Groups > 1 {
+		t.add("groups", fmt.Sprintf("%d, of %s each, on nodes of their own", s.Groups, words.Count(s.Pipelines/s.Groups, "pipeline")))
+	}
 	t.list("batch", batches(s))
 	if s.Drift != nil {
 		t.add("drift", s.Drift.Text+"; see avgpipectl explain "+s.ID)
@@ -285,21 +288,31 @@ func computes(s api.JobStatus) string {
 func printStages(p *page, stages []api.StageStatus) {
 	percent := func(v float64) string { return fmt.Sprintf("%.0f%%", 100*v) }
 	t := table{narrow: []string{"DEVICE", "LAYERS", "COMMIT", "OPTIMIZER", "AVERAGE"}}
+	grouped := slices.ContainsFunc(stages, func(s api.StageStatus) bool { return s.Group > 0 })
 	t.add(strings.Split("STAGE|LAYERS|BUSY|WAIT UP|WAIT DOWN|AVERAGE|OPTIMIZER|COMMIT|DEVICE", "|")...)
 	for _, s := range stages {
-		t.add(strconv.Itoa(s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
+		t.add(stageName(grouped, s.Group, s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
 			percent(s.Average), percent(s.Optimizer), percent(s.Commit), s.Device)
 	}
 	p.below(&t)
+}
+
+// stageName names a stage, with its group of pipelines where there are several.
+func stageName(grouped bool, group, stage int) string {
+	if !grouped {
+		return strconv.Itoa(stage)
+	}
+	return fmt.Sprintf("%d of group %d", stage, group)
 }
 
 // printMemory prints what stages have taken of their devices and the process of the host, for all pipelines, beside what was predicted.
 func printMemory(p *page, s *api.JobStatus) {
 	var t table
 	t.add("MEMORY", "TAKEN", "PREDICTED", "OF")
+	grouped := slices.ContainsFunc(s.StageStatus, func(on api.StageStatus) bool { return on.Group > 0 })
 	for i := range s.StageStatus {
 		on := &s.StageStatus[i]
-		t.add("stage "+strconv.Itoa(on.Stage), size(on.MemoryBytes), size(on.PredictedBytes), cmp.Or(on.GPU, "its device"))
+		t.add("stage "+stageName(grouped, on.Group, on.Stage), size(on.MemoryBytes), size(on.PredictedBytes), cmp.Or(on.GPU, "its device"))
 	}
 	t.add("host", size(s.HostBytes), size(s.PredictedHostBytes), "the process, at most")
 	p.below(&t)
@@ -309,9 +322,14 @@ func printMemory(p *page, s *api.JobStatus) {
 func printLinkStatus(p *page, links []api.LinkStatus) {
 	var t table
 	t.add("LINK", "MESSAGE", "DOWN", "UP")
+	grouped := slices.ContainsFunc(links, func(l api.LinkStatus) bool { return l.Group > 0 })
 	for _, l := range links {
 		if l.DownS != nil || l.UpS != nil {
-			t.add(fmt.Sprintf("%d-%d", l.Link, l.Link+1), size(l.MessageBytes), briefly(l.DownS), briefly(l.UpS))
+			name := fmt.Sprintf("%d-%d", l.Link, l.Link+1)
+			if grouped {
+				name = fmt.Sprintf("%s of group %d", name, l.Group)
+			}
+			t.add(name, size(l.MessageBytes), briefly(l.DownS), briefly(l.UpS))
 		}
 	}
 	p.below(&t)

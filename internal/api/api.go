@@ -53,6 +53,7 @@ type JobStatus struct {
 	ETAS           *float64  `json:"eta_s"` // seconds; null when unknown
 	ElapsedS       float64   `json:"elapsed_s"`
 	Pipelines      int       `json:"pipelines"`
+	Groups         int       `json:"groups,omitempty"` // of pipelines, each with devices of its own; left out while it is not known
 	Stages         int       `json:"stages"`
 	MicroBatches   int       `json:"micro_batches"`
 	Schedule       string    `json:"schedule"`
@@ -113,6 +114,7 @@ type Metrics struct {
 // StageStatus says what one stage's device did in the last window, as fractions of its time. They add up to 1 but for
 // idle time between batches.
 type StageStatus struct {
+	Group          int     `json:"group,omitempty"` // of pipelines, where there are several
 	Stage          int     `json:"stage"`
 	Device         string  `json:"device"`
 	GPU            string  `json:"gpu,omitempty"` // that the stage is on: its UUID
@@ -138,7 +140,8 @@ type StageStatus struct {
 // made, it is that of the fastest quarter. A time is null where there was none, and inside of a device. Between two nodes it is off by at most
 // Network.OffsetErrorS: a clock that is seen wrong makes one way seem longer and the other shorter.
 type LinkStatus struct {
-	Link         int      `json:"link"` // between stage Link and Link+1
+	Group        int      `json:"group,omitempty"` // of pipelines, where there are several
+	Link         int      `json:"link"`            // between stage Link and Link+1
 	MessageBytes int64    `json:"message_bytes"`
 	DownS        *float64 `json:"down_s"` // activations, in seconds
 	UpS          *float64 `json:"up_s"`   // gradients

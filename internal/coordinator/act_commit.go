@@ -14,6 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -68,7 +69,7 @@ func (a *act) dropCommit(ctx context.Context) (func(*observed), error) {
 // commitRound makes the reported shards durable as a round, and collects what is older than center.keep.
 func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	round := a.decision.round
-	m, err := assemble(a.Job, a.spec.Stages(), round, a.durable)
+	m, err := assemble(a.Job, a.spec, round, a.durable)
 	if err == nil {
 		for k, s := range m.Shards {
 			if have := a.have[s.Digest]; len(have) > 0 {
@@ -135,26 +136,32 @@ func (a *act) commitAgain(ctx context.Context, fault error) (func(*observed), er
 }
 
 // assemble makes the manifest of a round from its shards. All stages must have been cut at the same place of the data.
-func assemble(j *cluster.Job, stages int, round uint64, shards map[int]stored) (*cluster.Manifest, error) {
+func assemble(j *cluster.Job, of *spec.Spec, round uint64, shards map[int]stored) (*cluster.Manifest, error) {
+	stages := of.Stages()
 	m := &cluster.Manifest{Job: j.ID, Generation: j.Generation, Round: round, Stages: stages}
-	for k := range stages {
+	for k := range of.Shards() {
 		s, ok := shards[k]
 		if !ok {
-			return nil, fmt.Errorf("job %s round %d: the shard of stage %d is missing", j.ID, round, k)
+			return nil, fmt.Errorf("job %s round %d: the shard of stage %d of group %d is missing", j.ID, round, k%stages, k/stages)
 		}
 		m.Shards = append(m.Shards, cluster.ShardRef{
-			Stage: k, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{s.node}, Layers: s.Layers,
+			Stage: k % stages, Digest: shard.Digest(s.Digest), Bytes: s.Bytes, Nodes: []string{s.node}, Layers: s.Layers,
 			Frozen: s.Frozen.Digest, FrozenBytes: s.Frozen.Bytes,
 		})
 		if k == 0 {
 			m.Cursors = s.Cursors
 		}
 		if !slices.Equal(s.Cursors, m.Cursors) {
-			return nil, fmt.Errorf("job %s round %d: stages 0 and %d were cut at different places of the data: %v and %v",
-				j.ID, round, k, m.Cursors, s.Cursors)
+			return nil, fmt.Errorf("job %s round %d: stages 0 and %d, of groups 0 and %d, were cut at different places of the data: %v and %v",
+				j.ID, round, k%stages, k/stages, m.Cursors, s.Cursors)
 		}
 	}
-	meta := shards[stages-1].Meta // the last stage knows the loss
+	meta := shards[stages-1].Meta // the last stage knows the loss; that of the center the first group alone
+	var losses []*float64
+	for k := stages - 1; k < len(m.Shards); k += stages {
+		losses = append(losses, shards[k].Meta.Loss)
+	}
+	meta.Loss = mean(losses)
 	m.SamplesSeen = meta.SamplesSeen
 	var err error
 	if m.Meta, err = json.Marshal(meta); err != nil {

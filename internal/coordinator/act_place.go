@@ -106,14 +106,19 @@ func (a *act) listen(ctx context.Context, generation uint64) (ports map[string]s
 
 // assignment tells the worker on a node everything.
 func (a *act) assignment(generation uint64, plan schedule.Plan, node string, ports map[string]string, from *cluster.Manifest) control.Assignment {
-	places := make([]control.StagePlace, len(a.taking))
-	for k, at := range a.taking {
-		places[k] = control.StagePlace{Node: at.Node, GPU: at.GPU, Address: ports[at.Node]}
+	groups := make([][]control.StagePlace, a.spec.Groups())
+	for _, at := range a.taking {
+		groups[at.Group] = append(groups[at.Group], control.StagePlace{Node: at.Node, GPU: at.GPU, Address: ports[at.Node]})
 	}
-	return control.Assignment{
+	group := a.taking.groupOf(node)
+	to := control.Assignment{
 		JobID: a.ID, Generation: generation,
-		Spec: *a.spec, Stages: places, Plan: plan.Lines(), Cores: a.taking.cores(node), Restore: from,
+		Spec: *a.spec, Stages: groups[group], Plan: plan.Lines(), Cores: a.taking.cores(node), Restore: from,
 	}
+	if len(groups) > 1 {
+		to.Groups, to.Group = groups, group
+	}
+	return to
 }
 
 // Record brings the copies of a job up to date: here, where it is placed and where it is about to be.

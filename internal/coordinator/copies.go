@@ -60,7 +60,7 @@ func (c *Coordinator) copyShards(o *observed, now time.Time) {
 		if len(of.have) >= want {
 			continue
 		}
-		o.uncopied = fmt.Sprintf("round %d: the shard of stage %d is on %d of %d nodes", round, k, len(of.have), want)
+		o.uncopied = fmt.Sprintf("round %d: the shard of stage %d is on %d of %d nodes", round, s.Stage, len(of.have), want)
 		if of.fault != "" {
 			o.uncopied += "; " + of.fault
 		}
@@ -147,7 +147,7 @@ func (a *act) bring(ctx context.Context, from *cluster.Manifest) error {
 			return noNode{name: name}.err()
 		}
 		for k, s := range from.Shards {
-			if !a.needed(from, s, name) || slices.Contains(s.Nodes, name) && a.verified[s.Digest] == name && whole(ctx, n.Agent.Shards(a.ID), s) {
+			if !a.needed(from, k, name) || slices.Contains(s.Nodes, name) && a.verified[s.Digest] == name && whole(ctx, n.Agent.Shards(a.ID), s) {
 				continue
 			}
 			sources := a.reachable(s.Nodes)
@@ -155,7 +155,7 @@ func (a *act) bring(ctx context.Context, from *cluster.Manifest) error {
 				sources = unique(append(sources, where))
 			}
 			if err := a.fetch(ctx, n, a.ID, s, others(sources, name)); err != nil {
-				return fmt.Errorf("bring the shard of stage %d to node %s: %w", k, name, err)
+				return fmt.Errorf("bring the shard of stage %d to node %s: %w", s.Stage, name, err)
 			}
 			s.Nodes = append(slices.Clone(s.Nodes), name)
 			from.Shards[k] = s
@@ -167,14 +167,15 @@ func (a *act) bring(ctx context.Context, from *cluster.Manifest) error {
 	return nil
 }
 
-// needed reports whether a stage that is about to be on a node is made of a shard.
-func (a *act) needed(from *cluster.Manifest, s cluster.ShardRef, node string) bool {
-	split := a.spec.Split()
-	if len(split) != len(a.taking) { // by operations, which nobody has counted here
-		return len(from.Shards) != len(a.taking) || a.taking[s.Stage].Node == node
+// needed reports whether a stage that is about to be on a node, with the pipelines of its group, is made of shard k of a round.
+func (a *act) needed(from *cluster.Manifest, k int, node string) bool {
+	split, shared := a.spec.Split(), a.spec.Job.Shared()
+	if len(split) != a.spec.Stages() { // by operations, which nobody has counted here
+		return len(from.Shards) != len(a.taking) || a.taking[k].Node == node
 	}
-	for k, at := range a.taking {
-		if at.Node == node && slices.ContainsFunc(reshard.Needs(from, split, k), func(of cluster.ShardRef) bool { return of.Stage == s.Stage }) {
+	for _, at := range a.taking {
+		part := reshard.Part{Split: split, Stage: at.Stage, From: at.Group * shared, To: (at.Group + 1) * shared}
+		if at.Node == node && slices.ContainsFunc(reshard.Needs(from, part), func(of cluster.ShardRef) bool { return of.Digest == from.Shards[k].Digest }) {
 			return true
 		}
 	}

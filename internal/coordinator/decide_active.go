@@ -167,13 +167,13 @@ func stopReason(w snapshot, j *observed) string {
 
 // decideBegun brings a commit in flight to its end.
 func decideBegun(w snapshot, j *observed) decision {
-	round, end, stop, stages := j.Pending, j.lastRound(), stopReason(w, j) != "", j.spec.Stages()
+	round, end, stop, shards := j.Pending, j.lastRound(), stopReason(w, j) != "", j.spec.Shards()
 	durable, refused := len(j.shards[round]), j.refused[round]
 	switch {
-	case durable == stages && j.uncopied != "" && !overdue(w, j):
+	case durable == shards && j.uncopied != "" && !overdue(w, j):
 		return decision{reason: j.uncopied}
-	case durable == stages:
-		return decision{choice: commitRound, round: round, reason: fmt.Sprintf("all %d shards of round %d are durable", stages, round)}
+	case durable == shards:
+		return decision{choice: commitRound, round: round, reason: fmt.Sprintf("all %d shards of round %d are durable", shards, round)}
 	case stop && j.stopAt != round && j.soonest() < round:
 		return decision{choice: dropCommit, round: round, reason: fmt.Sprintf("%s, and round %d is far", stopReason(w, j), round)}
 	case round > end: // it was begun before the worker knew its budget
@@ -187,7 +187,7 @@ func decideBegun(w snapshot, j *observed) decision {
 	if durable == 0 && j.round() < round {
 		return decision{reason: fmt.Sprintf("training is at round %d; round %d will be committed", j.round(), round)}
 	}
-	return decision{reason: fmt.Sprintf("%d of %d shards of round %d are durable", durable, stages, round)}
+	return decision{reason: fmt.Sprintf("%d of %d shards of round %d are durable", durable, shards, round)}
 }
 
 // decideNext begins the next commit: the final one, one that somebody waits for, or the next that is due.

@@ -24,7 +24,7 @@ type generation struct {
 	permanent bool      // the next ones would end as well
 
 	rounds  []sighting                // recent ones, oldest first
-	shards  map[uint64]map[int]stored // by round and stage
+	shards  map[uint64]map[int]stored // by round, and by group of pipelines and stage as a manifest lists them
 	copies  map[shard.Digest]*copies  // of the shards of the pending round
 	wholeAt time.Time                 // when all of those had been reported; zero: not yet
 	heard   time.Time                 // of the last of those, or of its copies
@@ -136,7 +136,8 @@ func (o *observed) take(w *worker, e agent.Event, now time.Time) {
 		if o.shards[e.Worker.Round] == nil {
 			o.shards[e.Worker.Round] = map[int]stored{}
 		}
-		o.shards[e.Worker.Round][e.Worker.Shard.Stage] = stored{*e.Worker.Shard, w.process.Node}
+		s := e.Worker.Shard
+		o.shards[e.Worker.Round][s.Group*o.spec.Stages()+s.Stage] = stored{*s, w.process.Node}
 		o.heard = now
 	case e.Worker != nil:
 		w.takeEvent(e.Worker)
@@ -191,32 +192,43 @@ func (o *observed) ended() bool {
 }
 
 // joined is what the workers of a job say together; nil while none has said anything. The job is where the slowest of them is. What is
-// known of the job as a whole, such as its loss, the worker says that has the last stage.
+// known of the job as a whole, such as the loss of its center, the first worker says that has a last stage. Each group of pipelines has one, which knows how
+// fast its pipelines are and how they do.
 func joined(workers []*worker) *control.Status {
 	said := slices.DeleteFunc(slices.Clone(workers), func(w *worker) bool { return w.status == nil })
 	if len(said) == 0 {
 		return nil
 	}
-	out := *slices.MaxFunc(said, func(a, b *worker) int { return cmp.Compare(a.lastStage(), b.lastStage()) }).status
+	of := slices.MaxFunc(said, func(a, b *worker) int { return cmp.Compare(a.lastStage(), b.lastStage()) })
+	out, last := *of.status, of.lastStage()
 	p := &out.Progress
-	p.StageStatus, p.LinkStatus, p.HostBytes = nil, nil, 0
+	p.StageStatus, p.LinkStatus, p.HostBytes, p.TokensPerS = nil, nil, 0, 0
+	var losses []*float64
 	for _, w := range said {
 		s := w.status
+		if w.lastStage() == last {
+			losses, p.TokensPerS = append(losses, s.Progress.Loss), p.TokensPerS+s.Progress.TokensPerS
+		}
 		out.Final, out.NextCommit, out.Held = min(out.Final, cmp.Or(w.final, s.Final)), max(out.NextCommit, s.NextCommit), cmp.Or(out.Held, s.Held)
 		p.Step, p.Round, p.SamplesSeen = min(p.Step, s.Progress.Step), min(p.Round, s.Progress.Round), min(p.SamplesSeen, s.Progress.SamplesSeen)
 		p.HostBytes += s.Progress.HostBytes
 		p.StageStatus, p.LinkStatus = append(p.StageStatus, s.Progress.StageStatus...), append(p.LinkStatus, s.Progress.LinkStatus...)
 	}
-	slices.SortFunc(p.StageStatus, func(a, b api.StageStatus) int { return cmp.Compare(a.Stage, b.Stage) })
+	p.Loss = mean(losses)
+	slices.SortFunc(p.StageStatus, func(a, b api.StageStatus) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Stage, b.Stage))
+	})
 	p.LinkStatus = joinedLinks(p.LinkStatus)
 	return &out
 }
 
 // joinedLinks puts together what two workers say of a link between them: each says how long the messages take that arrive at it.
 func joinedLinks(said []api.LinkStatus) (all []api.LinkStatus) {
-	slices.SortStableFunc(said, func(a, b api.LinkStatus) int { return cmp.Compare(a.Link, b.Link) })
+	slices.SortStableFunc(said, func(a, b api.LinkStatus) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Link, b.Link))
+	})
 	for _, l := range said {
-		if len(all) == 0 || all[len(all)-1].Link != l.Link {
+		if len(all) == 0 || all[len(all)-1].Group != l.Group || all[len(all)-1].Link != l.Link {
 			all = append(all, l)
 			continue
 		}
@@ -224,6 +236,23 @@ func joinedLinks(said []api.LinkStatus) (all []api.LinkStatus) {
 		one.DownS, one.UpS, one.Network = cmp.Or(one.DownS, l.DownS), cmp.Or(one.UpS, l.UpS), cmp.Or(one.Network, l.Network)
 	}
 	return all
+}
+
+// mean is that of the losses that are known; nil where none is.
+func mean(losses []*float64) *float64 {
+	known := slices.DeleteFunc(losses, func(l *float64) bool { return l == nil })
+	switch len(known) {
+	case 0:
+		return nil
+	case 1:
+		return known[0]
+	}
+	sum := 0.0
+	for _, l := range known {
+		sum += *l
+	}
+	sum /= float64(len(known))
+	return &sum
 }
 
 // forget drops what was reported of the commit of a round.

@@ -18,9 +18,9 @@ import (
 const triedCuts = 60
 
 // lay cuts and plans a job for the nodes that it is about to get, where it gets several, and says so for people. Where that cannot be, or the nodes do not have
-// the memory for it, the job stays as it was admitted.
+// the memory for it, the job stays as it was admitted; so does one of several groups of pipelines, whose nodes differ and whose cut does not.
 func (c *Coordinator) lay(o *observed, at placement, rooms []placer.Node) (placement, string) {
-	if len(at.nodes()) < 2 {
+	if len(at.nodes()) < 2 || o.spec.Groups() > 1 {
 		return at, ""
 	}
 	var laid *spec.Laid

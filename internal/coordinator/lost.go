@@ -134,7 +134,7 @@ func decideCut(w snapshot, j *observed) (decision, bool) {
 
 // durable reports whether all shards of a round were reported.
 func (o *observed) durable(round uint64) bool {
-	return round > 0 && len(o.shards[round]) == o.spec.Stages()
+	return round > 0 && len(o.shards[round]) == o.spec.Shards()
 }
 
 // lose gives the workers up that are not heard. When their node answers again, they are ended.

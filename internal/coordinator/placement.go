@@ -10,11 +10,13 @@ import (
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
-// placement is where a generation of a job runs: each stage, in order. The replicated state carries it.
+// placement is where a generation of a job runs: each stage of the first group of pipelines, in order, then those of the next. A node has stages of one
+// group. The replicated state carries it.
 type placement []stagePlace
 
-// stagePlace is where a stage runs.
+// stagePlace is where a stage of a group of pipelines runs.
 type stagePlace struct {
+	Group  int    `json:"group,omitempty"`
 	Stage  int    `json:"stage"`
 	Node   string `json:"node"`
 	Device int    `json:"device"`          // of those that the job has on the node, from 0
@@ -81,7 +83,7 @@ func (c *Coordinator) tuningPlaces(o *observed, rooms []placer.Node) placement {
 // taken is a placement as the replicated state carries it. Devices that have a whole node share its cores.
 func taken(want placer.Job, chosen placer.Placement) (p placement) {
 	for _, s := range chosen.Seats {
-		at := stagePlace{Stage: s.Stage, Node: s.Node, Device: s.Device, Cores: s.Cores, GPU: s.GPU}
+		at := stagePlace{Group: s.Group, Stage: s.Stage, Node: s.Node, Device: s.Device, Cores: s.Cores, GPU: s.GPU}
 		if want.Whole != "" {
 			at.Cores = nil
 		}
@@ -171,6 +173,11 @@ func (p placement) nodes() (all []string) {
 		}
 	}
 	return all
+}
+
+// groupOf is the group of pipelines that a node has stages of.
+func (p placement) groupOf(node string) int {
+	return p[slices.IndexFunc(p, func(at stagePlace) bool { return at.Node == node })].Group
 }
 
 // cores are those of a node, in the order of devices: the first stages are on one device each, in order.

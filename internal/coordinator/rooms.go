@@ -75,7 +75,7 @@ func (o *observed) bytesOn(at placement, node string) (sum int64) {
 
 // wanted is what a job asks for: devices for its stages, or those that its tuning tries, here.
 func (c *Coordinator) wanted(s *spec.Spec, unfit map[string][]string) placer.Job {
-	want := placer.Job{GPUs: s.GPUs(), Unfit: unfit, Pipelines: int(s.Job.Pipelines)}
+	want := placer.Job{GPUs: s.GPUs() / s.Groups(), Unfit: unfit, Groups: s.Groups(), Pipelines: s.Job.Shared()}
 	if s.Job.Open() {
 		want.Only, want.Threads = c.here.Name, 1
 		for i := range max(1, s.Cores(len(c.here.Cores)), want.GPUs) {
@@ -111,7 +111,10 @@ func (o *observed) priced(want placer.Job) placer.Job {
 	if !ok || err != nil {
 		return want
 	}
-	want.Plan, want.Costs = plan, costs
+	want.Plan, want.Costs, want.Messages = plan, costs, o.spec.Messages()
+	if o.spec.Groups() > 1 { // all have one cut
+		return want
+	}
 	survey := sync.OnceValues(o.spec.Survey)
 	want.Lay = func(speeds []float64, links []placer.Link) (schedule.Plan, schedule.Costs, bool) {
 		v, err := survey()

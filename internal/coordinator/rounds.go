@@ -63,7 +63,7 @@ func (c *Coordinator) holders(job string, rounds []*cluster.Manifest, away map[s
 	h.first, h.found = map[shard.Digest]string{}, map[shard.Digest]string{}
 	for _, m := range rounds {
 		for _, f := range m.Files() {
-			h.known[f.Digest] = f.Nodes
+			h.known[f.Digest] = unique(slices.Concat(h.known[f.Digest], f.Nodes))
 		}
 	}
 	return h

@@ -76,6 +76,7 @@ func admit(out *api.JobStatus, s *spec.Spec) {
 		out.BudgetSamples = s.Job.Wanted(0)
 	}
 	out.Stages, out.Pipelines, out.MicroBatches = int(s.Job.Stages), int(s.Job.Pipelines), int(s.Job.MicroBatches)
+	out.Groups = s.Groups()
 	out.Schedule, out.Averaging = s.Job.Schedule, s.Averaging()
 	out.Parameters, out.Trained = s.Parameters, cmp.Or(s.Trained, s.Parameters)
 	out.Warnings, out.OutputDir = s.Warnings, s.Job.Output.Dir

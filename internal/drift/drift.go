@@ -5,6 +5,7 @@ package drift
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -138,25 +139,26 @@ func Expectation(c *tuner.Candidate) *tuner.Prediction {
 }
 
 // Measured puts what a worker says of its last seconds in the terms of a report; nil while it does not train. Time in which the
-// center was evaluated or committed is left out. Placement is the device of each stage.
+// center was evaluated or committed is left out. Placement is the device of each stage. Of several groups of pipelines the stages are those of the first.
 func Measured(s *api.JobStatus, placement []int, batch int) *tuner.Measurement {
 	if s.State != api.Running || s.BatchS == nil || *s.BatchS <= 0 || len(s.StageStatus) == 0 || s.Pipelines < 1 {
 		return nil
 	}
-	raw, n := *s.BatchS, float64(s.Pipelines)
+	raw, n := *s.BatchS, float64(s.Pipelines/max(1, s.Groups))
+	stages := slices.DeleteFunc(slices.Clone(s.StageStatus), func(on api.StageStatus) bool { return on.Group > 0 })
 	aside := 0.0
-	for i := range s.StageStatus {
-		aside = max(aside, s.StageStatus[i].Evaluate+s.StageStatus[i].Commit)
+	for i := range stages {
+		aside = max(aside, stages[i].Evaluate+stages[i].Commit)
 	}
 	m := &tuner.Measurement{}
-	m.Links = linksOf(s)
+	m.Links = linksOf(s, len(stages))
 	m.BatchSeconds = raw * max(0, 1-aside)
 	if m.BatchSeconds > 0 {
-		m.SamplesPerSecond = n * float64(batch) / m.BatchSeconds
+		m.SamplesPerSecond = float64(s.Pipelines*batch) / m.BatchSeconds
 	}
 	works := map[int]float64{} // by device: seconds of a batch
-	for i := range s.StageStatus {
-		t := &s.StageStatus[i]
+	for i := range stages {
+		t := &stages[i]
 		terms := tuner.StageTerms{
 			Device: i, ComputeSeconds: t.Busy * raw / n, OptimizerSeconds: t.Optimizer * raw / n, AverageSeconds: t.Average * raw / n,
 		}
@@ -180,12 +182,13 @@ func Measured(s *api.JobStatus, placement []int, batch int) *tuner.Measurement {
 }
 
 // linksOf is what messages take, as the mean of both ways where both are known; nil where links say nothing.
-func linksOf(s *api.JobStatus) []tuner.LinkTerms {
-	if len(s.LinkStatus) != len(s.StageStatus)-1 { // some of them are on another node
+func linksOf(s *api.JobStatus, stages int) []tuner.LinkTerms {
+	all := slices.DeleteFunc(slices.Clone(s.LinkStatus), func(l api.LinkStatus) bool { return l.Group > 0 })
+	if len(all) != stages-1 { // some of them are on another node
 		return nil
 	}
 	var links []tuner.LinkTerms
-	for _, l := range s.LinkStatus {
+	for _, l := range all {
 		terms, ways := tuner.LinkTerms{Bytes: 2 * int64(s.MicroBatches) * l.MessageBytes}, 0
 		for _, seconds := range []*float64{l.DownS, l.UpS} {
 			if seconds != nil {

@@ -39,6 +39,8 @@ var metadata = map[string]string{"format": "pt"}
 type ShardMeta struct {
 	Layers  [2]int         `json:"layers"`  // of the model: from, to (exclusive)
 	Tensors []stage.Tensor `json:"tensors"` // where they lie in each vector
+	// First is the first pipeline in the shard; the others follow on it. Of a job with several groups of pipelines, a shard has those of one.
+	First int `json:"first,omitempty"`
 	// Updates says, for each pipeline in the shard, how many updates its optimizer state has seen: fewer than its steps when
 	// it was restarted from a center alone. Absent in a shard without pipelines.
 	Updates []uint64 `json:"updates,omitempty"`

@@ -22,7 +22,7 @@ type Sizer struct {
 	known map[tuner.StageSpec]tuner.Memory
 }
 
-// New sizes the stages of a job on a device like on, in whose memory the job's devices have theirs. Of the job's counts it reads the batch alone.
+// New sizes the stages of a job on a device like on, in whose memory the job's devices have theirs. Of the job's counts it reads the batch and the groups alone.
 func New(m *model.Model, j *job.Job, on device.Device) *Sizer {
 	return &Sizer{job: j, model: m, on: on, known: map[tuner.StageSpec]tuner.Memory{}}
 }
@@ -80,7 +80,8 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		return tuner.Memory{}, err
 	}
 	a := z.job.Averaging
-	method, err := elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Alpha: a.Alpha, Horizon: a.Horizon, Tau: a.Tau, Pipelines: spec.Pipelines})
+	all := spec.Pipelines * max(1, z.job.Groups)
+	method, err := elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Alpha: a.Alpha, Horizon: a.Horizon, Tau: a.Tau, Pipelines: all})
 	if err != nil {
 		return tuner.Memory{}, fmt.Errorf("memory of averaging: %w", err)
 	}
@@ -88,10 +89,12 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if z.job.Devices.Kind == job.KindGPU {
 		queues = int64(device.QueuesFor(spec.Pipelines))
 	}
-	vectors := int64(method.Needs().Vectors(spec.Pipelines)) + 1 // and the evaluator's copy
+	vectors := int64(method.Needs().Vectors(all)) + 1 // and the evaluator's copy
+	// To and from the other groups as many messages go, and links hold some more than there are buffers for.
+	exchanged := 2 * (int64(all) - n) * int64(method.Needs().Timing.Buffers()+1) * b.Vector
 	m := tuner.Memory{
 		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n*(b.Activations+b.Boundaries) + queues*b.Workspace,
-		Center: vectors * b.Vector, Boundaries: n * z.messages(shape, spec),
+		Center: vectors * b.Vector, Boundaries: n*z.messages(shape, spec) + exchanged,
 		Host: workspace + max(z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
 	}
 	if z.job.Devices.Kind == job.KindGPU {

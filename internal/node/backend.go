@@ -180,8 +180,12 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	n.bring(ctx, j, kept[len(kept)-1])
-	m, faults, err := coordinator.NewestWhole(ctx, n.agent.Shards(j.ID).Verify, kept, func(error) bool { return true })
+	rounds := make([]*cluster.Manifest, len(kept))
+	for i, m := range kept {
+		rounds[i] = m.Model()
+	}
+	n.bring(ctx, j, rounds[len(rounds)-1])
+	m, faults, err := coordinator.NewestWhole(ctx, n.agent.Shards(j.ID).Verify, rounds, func(error) bool { return true })
 	if err != nil {
 		return fmt.Errorf("export job %s: %w", j.ID, err)
 	}

@@ -12,36 +12,30 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-// Needs returns the shards of a round that stage of a new split needs: of each stage the first layer and the one after its last. Of a round
-// whose manifest does not say which layers its shards have, the split must be the same, or every shard is needed.
-func Needs(m *cluster.Manifest, split [][2]int, stage int) []cluster.ShardRef {
-	if slices.ContainsFunc(m.Shards, func(s cluster.ShardRef) bool { return s.Layers[1] == 0 }) {
-		if len(split) == len(m.Shards) {
-			return m.Shards[stage : stage+1]
+// Part is what a worker needs of a round: a stage, and the pipelines that train there.
+type Part struct {
+	Split    [][2]int // of each stage of the new split, the first layer and the one after its last
+	Stage    int
+	From, To int // the first pipeline, and the one after the last
+}
+
+// Needs returns the shards of a round that a part is made of. Of a round whose manifest does not say which layers its shards have, the split must be the same,
+// or every shard is needed.
+func Needs(m *cluster.Manifest, p Part) []cluster.ShardRef {
+	all := m.Holding(p.From, p.To)
+	if slices.ContainsFunc(all, func(s cluster.ShardRef) bool { return s.Layers[1] == 0 }) {
+		if len(p.Split) == len(all) {
+			return all[p.Stage : p.Stage+1]
 		}
-		return m.Shards
+		return all
 	}
 	var needed []cluster.ShardRef
-	for _, s := range m.Shards {
-		if s.Layers[0] < split[stage][1] && split[stage][0] < s.Layers[1] {
+	for _, s := range all {
+		if s.Layers[0] < p.Split[p.Stage][1] && p.Split[p.Stage][0] < s.Layers[1] {
 			needed = append(needed, s)
 		}
 	}
 	return needed
-}
-
-// Files are the digests of what several stages of a new split need, each once: of shards, and of files of frozen parameters.
-func Files(m *cluster.Manifest, split [][2]int, stages ...int) (all []shard.Digest) {
-	for _, stage := range stages {
-		for _, s := range Needs(m, split, stage) {
-			for _, d := range []shard.Digest{s.Digest, s.Frozen} {
-				if d != "" && !slices.Contains(all, d) {
-					all = append(all, d)
-				}
-			}
-		}
-	}
-	return all
 }
 
 // Source is a shard of a committed round, as its header says.
@@ -59,13 +53,14 @@ func ParseSource(h *shard.Header) (Source, error) {
 	return s, nil
 }
 
-// Target is a stage that is to be restored.
+// Target is a stage that is to be restored, for the pipelines that train there.
 type Target struct {
 	Layers    [2]int         // the first one, and the one after the last
 	Tensors   []stage.Tensor // where they lie in each vector
 	Elements  int            // of each vector
 	State     int            // vectors of optimizer state of a pipeline
-	Pipelines int
+	Pipelines int            // of the job
+	From, To  int            // the first pipeline that trains there, and the one after the last
 }
 
 // Piece is a run of elements that is copied from a vector of a source to a vector of the result. Vectors count in the order of their
@@ -78,40 +73,68 @@ type Piece struct {
 
 // Assembly says how a stage is made. What no piece covers is 0.
 type Assembly struct {
-	Vectors []shard.Vector // of the result
-	Count   int            // pipelines whose updates are in the round
-	Updates []uint64       // that the optimizer states of the pipelines that go on have seen; other pipelines start from the center
-	Pieces  []Piece
+	Vectors   []shard.Vector // of the result
+	Count     int            // pipelines whose updates are in the round
+	Pipelines []int          // that go on; others start from the center
+	Updates   []uint64       // that their optimizer states have seen
+	Pieces    []Piece
 }
 
 // Assemble finds the pieces of a stage. Pipelines of the round go on with their weights and their optimizer state as long as there are as many
 // in the target; others start from the center. A single pipeline is the center, so it takes the center's values. The sources must be
-// of one round and have every tensor of the target.
+// of one round and have every tensor of the target. Those of each group of pipelines that is among them follow each other.
 func Assemble(sources []Source, t Target) (*Assembly, error) {
 	if err := agree(sources, t); err != nil {
 		return nil, err
 	}
-	first := sources[0].Meta
-	a := &Assembly{Count: first.Count, Updates: first.Updates[:min(len(first.Updates), t.Pipelines)]}
-	a.Vectors = vectors(len(a.Updates), t.State, t.Elements)
-	from := make([]int, len(a.Vectors)) // the same vectors come first in every source
-	for i := range from {
-		from[i] = i
+	a := &Assembly{Count: sources[0].Meta.Count, Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: t.Elements}}}
+	for from := 0; from < len(sources); {
+		first := sources[from].Meta.First
+		to := from + 1
+		for to < len(sources) && sources[to].Meta.First == first {
+			to++
+		}
+		if err := a.take(sources[from:to], from, t); err != nil {
+			return nil, err
+		}
+		from = to
 	}
-	if t.Pipelines == 1 && len(first.Updates) > 0 {
-		from[1] = 0
-	}
-	runs, err := find(sources, t.Tensors)
+	return a, nil
+}
+
+// take takes what the shards of one group have, which begin at a place among the sources: the center, if no group before had it, and pipelines.
+func (a *Assembly) take(group []Source, at int, t Target) error {
+	runs, err := find(group, t.Tensors)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for to, vector := range from {
+	add := func(vector, to int) {
 		for _, r := range runs {
-			r.Vector, r.To = vector, to
+			r.Source, r.Vector, r.To = at+r.Source, vector, to
 			a.Pieces = append(a.Pieces, r)
 		}
 	}
-	return a, nil
+	if at == 0 {
+		add(0, 0)
+	}
+	meta := group[0].Meta
+	for i, updates := range meta.Updates {
+		p, vector := meta.First+i, 1+i*(1+t.State) // the same vectors come first in every source
+		if p < t.From || p >= t.To {
+			continue
+		}
+		a.Pipelines, a.Updates = append(a.Pipelines, p), append(a.Updates, updates)
+		weights := vector
+		if t.Pipelines == 1 {
+			weights = 0
+		}
+		add(weights, len(a.Vectors))
+		a.Vectors = append(a.Vectors, pipelineVectors(p, t.State, t.Elements)...)
+		for j := range t.State {
+			add(vector+1+j, len(a.Vectors)-t.State+j)
+		}
+	}
+	return nil
 }
 
 // AssembleFrozen finds the pieces of a stage's frozen parameters in files of them, which have a single vector.
@@ -124,14 +147,20 @@ func AssembleFrozen(sources []Source, tensors []stage.Tensor) ([]Piece, error) {
 	return find(sources, tensors)
 }
 
-// vectors are those of a shard.
-func vectors(pipelines, state, elements int) []shard.Vector {
+// vectors are those of a shard with so many pipelines from one on.
+func vectors(first, pipelines, state, elements int) []shard.Vector {
 	all := []shard.Vector{{Name: shard.CenterVector, Elements: elements}}
 	for p := range pipelines {
-		all = append(all, shard.Vector{Name: shard.ParametersVector(p), Elements: elements})
-		for j := range state {
-			all = append(all, shard.Vector{Name: shard.StateVector(p, j), Elements: elements})
-		}
+		all = append(all, pipelineVectors(first+p, state, elements)...)
+	}
+	return all
+}
+
+// pipelineVectors are those of one pipeline.
+func pipelineVectors(p, state, elements int) []shard.Vector {
+	all := []shard.Vector{{Name: shard.ParametersVector(p), Elements: elements}}
+	for j := range state {
+		all = append(all, shard.Vector{Name: shard.StateVector(p, j), Elements: elements})
 	}
 	return all
 }
@@ -145,12 +174,12 @@ func agree(sources []Source, t Target) error {
 	for i := range sources {
 		b := &sources[i]
 		if a.Header.Job != b.Header.Job || a.Header.Round != b.Header.Round || a.Header.Stages != b.Header.Stages ||
-			!slices.Equal(a.Meta.Updates, b.Meta.Updates) {
+			a.Meta.First == b.Meta.First && !slices.Equal(a.Meta.Updates, b.Meta.Updates) {
 			return fmt.Errorf("shards of job %s round %d stage %d of %d and of job %s round %d stage %d of %d are not of one round",
 				a.Header.Job, a.Header.Round, a.Header.Stage, a.Header.Stages, b.Header.Job, b.Header.Round, b.Header.Stage, b.Header.Stages)
 		}
 		found := b.Header.Vectors
-		if n := len(b.Meta.Updates); len(found) == 0 || !slices.Equal(found, vectors(n, t.State, found[0].Elements)) {
+		if n := len(b.Meta.Updates); len(found) == 0 || !slices.Equal(found, vectors(b.Meta.First, n, t.State, found[0].Elements)) {
 			return fmt.Errorf("its %d vectors are not those of %d pipelines with %d parameters and %d vectors of optimizer state each: "+
 				"it is of another model or optimizer", len(found), n, t.Elements, t.State)
 		}

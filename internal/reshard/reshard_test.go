@@ -43,20 +43,29 @@ func laid(from, to int) (tensors []stage.Tensor, length int) {
 // value is that of an element of a tensor in a vector, whatever the split.
 func value(vector, layer, i int) float32 { return float32(10000*vector + 100*layer + i + 1) }
 
-// round is a committed round, of a split and a number of pipelines.
-func round(t *testing.T, cuts []int, pipelines int) (parts []part, m *cluster.Manifest) {
+// round is a committed round, of a split and a number of pipelines in groups.
+func round(t *testing.T, cuts []int, pipelines, groups int) (parts []part, m *cluster.Manifest) {
 	t.Helper()
-	m = &cluster.Manifest{Round: 9}
-	for k := range len(cuts) - 1 {
+	m = &cluster.Manifest{Round: 9, Stages: len(cuts) - 1, Cursors: make([]shard.Cursor, pipelines)}
+	each := pipelines / groups
+	for n := range groups * m.Stages {
+		k, first := n%m.Stages, n/m.Stages*each
 		tensors, length := laid(cuts[k], cuts[k+1])
-		meta := export.ShardMeta{Layers: [2]int{cuts[k], cuts[k+1]}, Tensors: tensors, Count: pipelines, Updates: slices.Repeat([]uint64{9}, pipelines)}
+		meta := export.ShardMeta{Layers: [2]int{cuts[k], cuts[k+1]}, Tensors: tensors, Count: pipelines, First: first}
+		for i := range each {
+			meta.Updates = append(meta.Updates, uint64(first+i))
+		}
 		text, err := json.Marshal(meta)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := part{}
 		p.Header = shard.Header{Round: 9, Stage: k, Stages: len(cuts) - 1, Meta: text, Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: length}}}
-		for i := range pipelines {
+		var numbers []int // of the vectors among those of a round of one group
+		for i := first; i < first+each; i++ {
+			for j := range 1 + stateVectors {
+				numbers = append(numbers, 1+i*(1+stateVectors)+j)
+			}
 			p.Header.Vectors = append(p.Header.Vectors, shard.Vector{Name: shard.ParametersVector(i), Elements: length})
 			for j := range stateVectors {
 				p.Header.Vectors = append(p.Header.Vectors, shard.Vector{Name: shard.StateVector(i, j), Elements: length})
@@ -66,7 +75,11 @@ func round(t *testing.T, cuts []int, pipelines int) (parts []part, m *cluster.Ma
 			memory := make([]float32, length)
 			for l := cuts[k]; l < cuts[k+1]; l++ {
 				for i := range width(l) {
-					memory[tensors[l-cuts[k]].Offset+i] = value(v, l, i)
+					number := 0
+					if v > 0 {
+						number = numbers[v-1]
+					}
+					memory[tensors[l-cuts[k]].Offset+i] = value(number, l, i)
 				}
 			}
 			p.vectors = append(p.vectors, memory)
@@ -75,7 +88,7 @@ func round(t *testing.T, cuts []int, pipelines int) (parts []part, m *cluster.Ma
 			t.Fatal(err)
 		}
 		parts = append(parts, p)
-		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(strconv.Itoa(k)), Layers: meta.Layers})
+		m.Shards = append(m.Shards, cluster.ShardRef{Stage: k, Digest: shard.Digest(strconv.Itoa(n)), Layers: meta.Layers})
 	}
 	return parts, m
 }
@@ -96,28 +109,47 @@ func TestEverySplitIsMadeOfEveryOther(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		was, now := splitAt(r), splitAt(r)
-		had, has := 1+r.IntN(3), 1+r.IntN(3)
-		parts, m := round(t, was, had)
+		groups := 1 + r.IntN(3)
+		had, has := groups*(1+r.IntN(2)), 1+r.IntN(5)
+		from := r.IntN(has)
+		to := from + 1 + r.IntN(has-from)
+		parts, m := round(t, was, had, groups)
 		split := make([][2]int, len(now)-1)
 		for k := range split {
 			split[k] = [2]int{now[k], now[k+1]}
 		}
 		for k := range split {
 			var sources []reshard.Source
-			var from []part
-			for _, ref := range reshard.Needs(m, split, k) {
-				from = append(from, parts[ref.Stage])
-				sources = append(sources, parts[ref.Stage].Source)
+			var of []part
+			for _, ref := range reshard.Needs(m, reshard.Part{Split: split, Stage: k, From: from, To: to}) {
+				n, err := strconv.Atoi(string(ref.Digest))
+				if err != nil {
+					t.Fatal(err)
+				}
+				of = append(of, parts[n])
+				sources = append(sources, parts[n].Source)
+			}
+			if each := had / groups; from/each == (to-1)/each && slices.Equal(was, now) && len(of) != 1 {
+				t.Fatalf("%d shards are read where one has all that is needed", len(of))
 			}
 			tensors, length := laid(now[k], now[k+1])
-			a, err := reshard.Assemble(sources, reshard.Target{Layers: split[k], Tensors: tensors, Elements: length, State: stateVectors, Pipelines: has})
+			a, err := reshard.Assemble(sources, reshard.Target{Layers: split[k], Tensors: tensors, Elements: length, State: stateVectors, Pipelines: has, From: from, To: to})
 			if err != nil {
 				t.Fatalf("%v to %v: %v", was, now, err)
 			}
-			if len(a.Updates) != min(had, has) || len(a.Vectors) != 1+len(a.Updates)*(1+stateVectors) {
-				t.Fatalf("%d pipelines to %d: %d go on, %d vectors", had, has, len(a.Updates), len(a.Vectors))
+			var goOn []int
+			for p := from; p < min(to, had); p++ {
+				goOn = append(goOn, p)
 			}
-			checkMade(t, a, from, tensors, now[k], has)
+			if !slices.Equal(a.Pipelines, goOn) || len(a.Updates) != len(goOn) || len(a.Vectors) != 1+len(goOn)*(1+stateVectors) {
+				t.Fatalf("pipelines %d to %d of %d, and there were %d: %v go on, %d vectors", from, to, has, had, a.Pipelines, len(a.Vectors))
+			}
+			for i, p := range goOn {
+				if a.Updates[i] != uint64(p) {
+					t.Fatalf("pipeline %d has seen %d updates", p, a.Updates[i])
+				}
+			}
+			checkMade(t, a, of, tensors, now[k], has)
 		}
 	}
 }
@@ -134,8 +166,11 @@ func checkMade(t *testing.T, a *reshard.Assembly, from []part, tensors []stage.T
 	}
 	for v := range made {
 		want, expected := v, make([]float32, a.Vectors[v].Elements)
-		if pipelines == 1 && v == 1 {
-			want = 0 // a single pipeline is the center
+		if v > 0 {
+			i, j := (v-1)/(1+stateVectors), (v-1)%(1+stateVectors)
+			if want = 1 + a.Pipelines[i]*(1+stateVectors) + j; pipelines == 1 && j == 0 {
+				want = 0 // a single pipeline is the center
+			}
 		}
 		for j, tensor := range tensors {
 			for i := range tensor.Len() {
@@ -149,9 +184,9 @@ func checkMade(t *testing.T, a *reshard.Assembly, from []part, tensors []stage.T
 }
 
 func TestShardsThatDoNotMakeAStageAreRefused(t *testing.T) {
-	parts, m := round(t, []int{0, 3, layers}, 2)
+	parts, m := round(t, []int{0, 3, layers}, 2, 1)
 	tensors, length := laid(2, 5)
-	target := reshard.Target{Layers: [2]int{2, 5}, Tensors: tensors, Elements: length, State: stateVectors, Pipelines: 2}
+	target := reshard.Target{Layers: [2]int{2, 5}, Tensors: tensors, Elements: length, State: stateVectors, Pipelines: 2, To: 2}
 	good := func() []reshard.Source { return []reshard.Source{parts[0].Source, parts[1].Source} }
 	for want, change := range map[string]func(all []reshard.Source) ([]reshard.Source, reshard.Target){
 		"no shard has layers": func([]reshard.Source) ([]reshard.Source, reshard.Target) { return nil, target },
@@ -186,11 +221,11 @@ func TestShardsThatDoNotMakeAStageAreRefused(t *testing.T) {
 			t.Errorf("error %v, expected %q", err, want)
 		}
 	}
-	m.Shards[0].Layers, m.Shards[0].Frozen = [2]int{}, "f" // an older manifest
-	if got := reshard.Files(m, [][2]int{{0, 4}, {4, layers}}, 0); !slices.Equal(got, []shard.Digest{"0", "f"}) {
+	m.Shards[0].Layers = [2]int{} // an older manifest
+	if got := reshard.Needs(m, reshard.Part{Split: [][2]int{{0, 4}, {4, layers}}, To: 2}); len(got) != 1 || got[0].Digest != "0" {
 		t.Errorf("without layers, a split of as many stages needs %v", got)
 	}
-	if got := reshard.Files(m, [][2]int{{0, layers}}, 0); !slices.Equal(got, []shard.Digest{"0", "f", "1"}) {
+	if got := reshard.Needs(m, reshard.Part{Split: [][2]int{{0, layers}}, To: 2}); len(got) != 2 {
 		t.Errorf("without layers, another split needs %v", got)
 	}
 }

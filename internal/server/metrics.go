@@ -169,7 +169,7 @@ func collectJob(s *api.JobStatus, gauge send) {
 			"average": stage.Average, "optimizer": stage.Optimizer, "commit": stage.Commit,
 		} {
 			gauge("stage_time_ratio", "Share of the last window that the stage's device spent on a kind of work.", &share,
-				append(of, "stage", strconv.Itoa(stage.Stage), "kind", kind)...)
+				append(of, "group", strconv.Itoa(stage.Group), "stage", strconv.Itoa(stage.Stage), "kind", kind)...)
 		}
 	}
 }

@@ -375,7 +375,7 @@ func TestMetrics(t *testing.T) {
 		`avgpipe_job_state{job_id="7",name="m",state="running"} 1`,
 		`avgpipe_job_step{job_id="7",name="m"} 3`,
 		`avgpipe_job_loss_nats{job_id="7",name="m"} 2.5`,
-		`avgpipe_stage_time_ratio{job_id="7",kind="busy",name="m",stage="1"} 0.75`,
+		`avgpipe_stage_time_ratio{group="0",job_id="7",kind="busy",name="m",stage="1"} 0.75`,
 		"go_goroutines ",
 	} {
 		if !strings.Contains(text, line) {

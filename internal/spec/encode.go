@@ -36,7 +36,10 @@ func Encode(s *Spec) (json.RawMessage, error) {
 func (s Spec) MarshalJSON() ([]byte, error) {
 	type plain Spec // without this method
 	out := plain(s)
-	if out.Version == Version && s.Before == nil && s.Job.MinStages == 0 {
+	if out.Job.Groups == 1 {
+		out.Job.Groups = 0 // which is not written
+	}
+	if out.Version == Version && s.Before == nil && s.Job.MinStages == 0 && out.Job.Groups == 0 {
 		out.Version = plainVersion
 	}
 	return json.Marshal(&out)

@@ -178,10 +178,10 @@ func rowMemory(j *job.Job, rows int) func(row int) int64 {
 	}
 }
 
-// GPUs is how many of a node's GPUs the job takes.
+// GPUs is how many GPUs the job takes, all groups together.
 func (s *Spec) GPUs() int {
 	if s.Job.Devices.Kind != job.KindGPU {
 		return 0
 	}
-	return int(s.Job.Devices.GPU.Count)
+	return s.Groups() * int(s.Job.Devices.GPU.Count)
 }

@@ -94,8 +94,8 @@ func (f *Facts) unplaced(a *arrangement, inHost []int64) *tuner.Shortage {
 		}
 		nodes = append(nodes, n)
 	}
-	want := placer.Job{Devices: a.plan.Placement(), Threads: threads, Bytes: inHost}
-	if f.roomy().MemoryBytes >= total || placer.Fits(want, nodes) {
+	want := placer.Job{Devices: a.plan.Placement(), Threads: threads, Bytes: inHost, Groups: min(a.job.Groups, len(nodes))}
+	if a.job.Groups <= 1 && f.roomy().MemoryBytes >= total || placer.Fits(want, nodes) {
 		return nil
 	}
 	return short

@@ -141,7 +141,7 @@ func (f *Facts) warm(a *arrangement, p *footprint.Sizer) (err error) {
 	}
 	j := &a.job
 	_, in := Memories(j, len(a.plan))
-	a.layout.InFlightLimit, err = tuner.InFlightLimits(p, a.plan, in, a.layout.Split, samples(j), int(j.Pipelines), j.Recompute, rowMemory(j, len(a.plan)))
+	a.layout.InFlightLimit, err = tuner.InFlightLimits(p, a.plan, in, a.layout.Split, samples(j), j.Shared(), j.Recompute, rowMemory(j, len(a.plan)))
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (f *Facts) price(a *arrangement, p *footprint.Sizer) (err error) {
 		return nil
 	}
 	_, in := Memories(&a.job, len(a.plan))
-	a.memory, err = tuner.Memories(p, a.plan, in, a.layout.Split, samples(&a.job), int(a.job.Pipelines), a.job.Recompute)
+	a.memory, err = tuner.Memories(p, a.plan, in, a.layout.Split, samples(&a.job), a.job.Shared(), a.job.Recompute)
 	if err != nil {
 		return err
 	}

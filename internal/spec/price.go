@@ -4,6 +4,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -50,6 +51,23 @@ func (s *Spec) Price() (c schedule.Costs, measured, ok bool) {
 		}
 	}
 	return c, false, true
+}
+
+// Messages are, of each stage, the bytes that a pipeline sends to every other group in the time of a batch; nil where there is no other, or it cannot be
+// told.
+func (s *Spec) Messages() (all []int64) {
+	m, err := s.BuildModel()
+	if err != nil || s.Groups() == 1 {
+		return nil
+	}
+	for _, run := range s.Split() {
+		values := 0
+		for _, t := range stage.Layout(m.Layers[run[0]:run[1]], false) {
+			values += t.Len()
+		}
+		all = append(all, 4*int64(values)/int64(s.Job.Averaging.Tau))
+	}
+	return all
 }
 
 // StageBytes is, of each stage, the memory of its host that it takes, as predicted; nil while the job is open, or where it cannot be told.

@@ -66,6 +66,9 @@ func refusal(key, nearest, format string, args ...any) strictyaml.Problems {
 func (s *Spec) recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 	j, was := s.Job, s.Job
 	j.Stages, j.Pipelines = job.Count(c.Stages), job.Count(c.Pipelines)
+	for j.Groups > 1 && c.Pipelines%j.Groups != 0 {
+		j.Groups--
+	}
 	if j.Stages != was.Stages {
 		for _, n := range []*job.Count{&j.Devices.CPU.Count, &j.Devices.Emulated.Count} {
 			if *n == was.Stages || *n > 0 && *n < j.Stages {
@@ -91,6 +94,9 @@ func (s *Spec) recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 		found.Layout = s.Layout
 	}
 	out.take(found)
+	if j.Groups != was.Groups {
+		out.Why = append(out.Why, fmt.Sprintf("%d pipelines cannot be divided into %d groups: they are in %d", c.Pipelines, was.Groups, j.Groups))
+	}
 	out.Why = append(out.Why, fmt.Sprintf("the job goes on with %d stages and %d pipelines; before, it had %d and %d", c.Stages, c.Pipelines, was.Stages, was.Pipelines))
 	return &out, nil
 }

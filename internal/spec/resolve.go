@@ -228,6 +228,9 @@ func (x *resolver) cutOnce() bool {
 	if n := max(1, len(x.Hosts)); x.Job.Center.Replicas > n {
 		x.warn("center.replicas is %d and the cluster has %s: there %s of each shard", x.Job.Center.Replicas, words.Count(n, "node"), copies(n))
 	}
+	if n := max(1, len(x.Hosts)); x.Job.Groups > n {
+		x.warn("groups is %d and the cluster has %s: each group has nodes of its own, so the job waits for more", x.Job.Groups, words.Count(n, "node"))
+	}
 	layers, stages, chunks := len(x.Model.Layers), int(x.Job.Stages), max(1, int(x.Job.Chunks))
 	most := layers / chunks
 	switch {
@@ -338,6 +341,9 @@ func (x *resolver) decide() {
 		return
 	}
 	x.because(why)
+	if g := x.Job.Groups; g > 1 {
+		x.because(fmt.Sprintf("groups %d: %s each, on nodes of their own, with a copy of the center", g, words.Count(x.Job.Shared(), "pipeline")))
+	}
 	if !x.checkLists(int(x.Job.Devices.CPU.Count)) {
 		return
 	}
@@ -365,7 +371,7 @@ func (x *resolver) adopt(a *arrangement, recomputeOpen bool) {
 	if x.Job.Devices.Kind == job.KindGPU {
 		x.because(a.whyMemory())
 	}
-	if need := int(x.Job.Stages) * int(x.Job.Devices.CPU.Threads); need > x.cores() && !x.Job.Devices.OwnMemory() { // devices that compute elsewhere
+	if need := max(1, x.Job.Groups) * int(x.Job.Stages) * int(x.Job.Devices.CPU.Threads); need > x.cores() && !x.Job.Devices.OwnMemory() { // devices that compute elsewhere
 		node := "node has"
 		if x.spreads() {
 			node = "nodes have"

@@ -17,7 +17,7 @@ var RecomputeKinds = []string{string(stage.RecomputeNone), string(stage.Recomput
 //     the chunks of each, which the job must say by now (auto counts as 1). A device without a stage would idle.
 //   - pipelines: 2 when there are several stages, else 1. With one pipeline a device idles in every bubble and while
 //     messages travel; a second fills those gaps with work of its own. A third finds few gaps left and costs another copy of
-//     weights, gradients and optimizer state (Chen et al. 2023 tune this number by a profile).
+//     weights, gradients and optimizer state (Chen et al. 2023 tune this number by a profile). Of each group as many.
 //   - micro_batches: the divisor of the batch nearest to twice the stages; of two equally near the larger, with the smaller
 //     bubble. The bubble of K stages and M micro-batches is (K-1)/(M+K-1) of the time (Huang et al. 2019, section 2.3):
 //     M = 2K keeps it at a third or less for any K, and M = 2K-1 is what the first stage of an advance-forward-propagation
@@ -47,6 +47,9 @@ func (x *resolver) count(cores, layers, devices int) string {
 		j.Pipelines, pipelines = 1, "one stage leaves no gap to fill"
 		if j.Stages > 1 {
 			j.Pipelines, pipelines = 2, "the second works while the first waits"
+		}
+		if j.Groups > 1 {
+			j.Pipelines, pipelines = j.Pipelines*job.Count(j.Groups), fmt.Sprintf("of each of %d groups %d: %s", j.Groups, j.Pipelines, pipelines)
 		}
 	}
 	if j.MicroBatches == job.Auto {

@@ -45,6 +45,11 @@ func TestRulesCount(t *testing.T) {
 			t.Errorf("%s: %d micro-batches do not divide %d", c.name, j.MicroBatches, c.batch)
 		}
 	}
+	each := job.Default()
+	each.Train.Batch, each.Groups = 16, 3
+	if got, why := counted(each, 2, 8); got.Pipelines != 6 || got.Shared() != 2 {
+		t.Errorf("in 3 groups %d pipelines: %s", got.Pipelines, why)
+	}
 	j := job.Default()
 	j.Train.Batch = 16
 	_, reason := counted(j, 2, 8)

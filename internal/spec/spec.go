@@ -164,6 +164,12 @@ func generate(j *job.Job, l *Layout) (schedule.Plan, string, error) {
 // Stages is how many the model is cut into.
 func (s *Spec) Stages() int { return stages(&s.Job) }
 
+// Shards is how many a round consists of: one for each stage of each group.
+func (s *Spec) Shards() int { return s.Stages() * s.Groups() }
+
+// Groups is how many groups of pipelines there are, each on nodes of its own.
+func (s *Spec) Groups() int { return max(1, s.Job.Groups) }
+
 func stages(j *job.Job) int { return int(j.Stages) * max(1, int(j.Chunks)) }
 
 // Placement is the device of each stage; nil where there is no plan.
@@ -182,12 +188,12 @@ func (s *Spec) place() []int {
 	return plan.Placement()
 }
 
-// HostBytes is the memory of its host that the job's worker takes, as predicted; 0 while the job is open, or where it cannot be told.
+// HostBytes is the memory of its hosts that the job's workers take, as predicted; 0 while the job is open, or where it cannot be told.
 func (s *Spec) HostBytes() (bytes int64) {
 	for _, stage := range s.StageBytes() {
 		bytes += stage
 	}
-	return bytes
+	return bytes * int64(s.Groups())
 }
 
 // Memory is what each stage takes, as predicted; nil while the job is open, or where it cannot be told. It is shared and must not be changed.
@@ -221,7 +227,7 @@ func (s *Spec) predict() []tuner.Memory {
 		return nil
 	}
 	_, in := Memories(&s.Job, len(plan))
-	all, _ := tuner.Memories(z, plan, in, split, samples(&s.Job), int(s.Job.Pipelines), s.Job.Recompute) // nil with an error
+	all, _ := tuner.Memories(z, plan, in, split, samples(&s.Job), s.Job.Shared(), s.Job.Recompute) // nil with an error
 	return all
 }
 
@@ -245,7 +251,7 @@ func (s *Spec) Split() [][2]int {
 // be, tuning tries all that the job may have.
 func (s *Spec) Cores(node int) int {
 	if !s.Job.Open() {
-		return int(s.Job.Stages) * int(s.Job.Devices.CPU.Threads)
+		return s.Groups() * int(s.Job.Stages) * int(s.Job.Devices.CPU.Threads)
 	}
 	devices := s.Job.Stages
 	if devices == job.Auto {

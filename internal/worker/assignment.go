@@ -52,6 +52,10 @@ func checkAssignment(a control.Assignment, plan schedule.Plan) error {
 	case len(plan) != int(spec.Stages) || len(a.Stages) != stages:
 		return fmt.Errorf("the plan has %d devices and %d stages, the job %d devices and %d stage places",
 			len(plan), stages, spec.Stages, len(a.Stages))
+	case len(a.Groups) != spec.Groups && max(len(a.Groups), spec.Groups) > 1 || a.Group < 0 || a.Group >= max(1, len(a.Groups)) || int(spec.Pipelines)%max(1, spec.Groups) != 0:
+		return fmt.Errorf("it is of group %d, with places of %d groups; the job has %d pipelines in %d groups, evenly", a.Group, len(a.Groups), spec.Pipelines, max(1, spec.Groups))
+	case slices.ContainsFunc(a.Groups, func(of []control.StagePlace) bool { return len(of) != stages }):
+		return fmt.Errorf("a group does not have %d stage places: %v", stages, a.Groups)
 	case spec.Averaging.Tau < 1:
 		return fmt.Errorf("a round of %d steps; it has at least 1", spec.Averaging.Tau)
 	case a.Spec.Budget != nil && (a.Spec.Budget.Steps < 1 || a.Spec.Budget.Steps%uint64(spec.Averaging.Tau) != 0):

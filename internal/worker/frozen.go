@@ -49,7 +49,7 @@ func (h *host) loadFrozen(ctx context.Context, s *hosted, c stage.Config) (err e
 func (h *host) frozenValues(ctx context.Context, s *hosted, c stage.Config) (values []float32, err error) {
 	if r := h.assignment.Restore; r != nil {
 		refs := h.needs(r, s.index)
-		if !sameCut(s, refs, len(h.ranges), len(r.Shards)) {
+		if !sameCut(s, refs, len(h.ranges), r.Stages) {
 			return h.recutFrozen(ctx, s, refs)
 		}
 		values, err = h.readFrozen(ctx, s, refs[0])

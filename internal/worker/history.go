@@ -36,7 +36,7 @@ type stepHistory struct {
 // with it is a warning.
 func (t *trainer) openHistory(ctx context.Context, stages int, budget job.Budget) *stepHistory {
 	h := &stepHistory{
-		end: func() {}, generation: t.assignment.Generation, pipelines: int(t.assignment.Spec.Job.Pipelines), stages: stages, tau: t.tau(),
+		end: func() {}, generation: t.assignment.Generation, pipelines: t.assignment.Spec.Job.Shared(), stages: stages, tau: t.tau(),
 		rate: learningRate(t.assignment.Spec.Job, budget), origin: originOf(&t.assignment), steps: map[uint64][]pipeline.StepReport{}, commits: map[uint64]int{},
 	}
 	warn := func(err error) { t.log.Warn("the history of this job lacks something", zap.Error(err)) }

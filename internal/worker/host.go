@@ -339,7 +339,7 @@ func (h *host) openDevices(context.Context) error {
 func (h *host) onGPU(stage int) cuda.Config {
 	c := h.graphics
 	c.TF32 = h.assignment.Spec.Job.Devices.GPU.TF32
-	c.Queues = device.QueuesFor(int(h.assignment.Spec.Job.Pipelines))
+	c.Queues = device.QueuesFor(h.assignment.Spec.Job.Shared())
 	if bytes, _ := spec.Memories(&h.assignment.Spec.Job, len(h.plan)); h.assignment.Spec.Job.Devices.Kind == job.KindGPU {
 		c.MemoryBytes = bytes[0] // of each GPU as much
 	}

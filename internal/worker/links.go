@@ -20,18 +20,20 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// links reach the stages that other nodes host. All stages of a node are reached at one address.
+// links reach the stages that other nodes host, and those of other groups of pipelines. All stages of a node are reached at one address.
 type links struct {
 	stages   []control.StagePlace
+	groups   [][]control.StagePlace // with those of the own one; nil: it is the only one
+	shared   int                    // pipelines of a group
 	config   wire.Config
 	identity *pki.Identity // nil: links are not encrypted
 	listener *wire.Listener
 	progress *progress // gets to know the links
 }
 
-// newLinks listens for the other nodes' links; nil when every stage lives here.
+// newLinks listens for the other nodes' links; nil when every stage lives here, of every pipeline.
 func newLinks(ctx context.Context, a control.Assignment, p *progress, log *zap.Logger) (*links, error) {
-	own, elsewhere := "", false
+	own, elsewhere := "", len(a.Groups) > 1
 	for _, place := range a.Stages {
 		if place.Node == a.Node {
 			own = place.Address
@@ -42,7 +44,7 @@ func newLinks(ctx context.Context, a control.Assignment, p *progress, log *zap.L
 	if !elsewhere {
 		return nil, nil //nolint:nilnil // there is nothing to reach
 	}
-	l := &links{stages: a.Stages, config: wire.Config{Job: a.JobID, Refused: logRefused(log)}, progress: p}
+	l := &links{stages: a.Stages, groups: a.Groups, shared: a.Spec.Job.Shared(), config: wire.Config{Job: a.JobID, Refused: logRefused(log)}, progress: p}
 	if t := a.TLS; t != nil {
 		var err error
 		if l.identity, err = pki.OpenFiles(pki.Files{Certificate: t.Certificate, Key: t.Key, Authority: t.Authority}); err != nil {
@@ -95,29 +97,56 @@ func (l *links) secured(config func() *tls.Config) func() (*tls.Config, error) {
 	}
 }
 
+// lower is where the lower stage of a link is, which dials: that of messages is in the group of the pipeline.
+func (l *links) lower(link wire.Link) (control.StagePlace, bool) {
+	stages := l.stages
+	if link.Purpose == wire.Averaged {
+		if stages = nil; link.Pipeline/l.shared < len(l.groups) {
+			stages = l.groups[link.Pipeline/l.shared]
+		}
+	}
+	if link.Lower >= len(stages) {
+		return control.StagePlace{}, false
+	}
+	return stages[link.Lower], true
+}
+
 // checkPeer refuses a node that does not host the lower stage of a link.
 func (l *links) checkPeer(link wire.Link, s tls.ConnectionState) error {
-	if len(s.PeerCertificates) == 0 || link.Lower >= len(l.stages) {
+	place, known := l.lower(link)
+	if len(s.PeerCertificates) == 0 || !known {
 		return fmt.Errorf("%v: there is no certificate or no such stage", link)
 	}
 	subject, err := pki.SubjectOf(s.PeerCertificates[0])
 	if err != nil {
 		return err
 	}
-	if want := l.stages[link.Lower].Node; subject.Name != want {
-		return fmt.Errorf("stage %d is on node %s, not on %s", link.Lower, want, subject.Name)
+	if subject.Name != place.Node {
+		return fmt.Errorf("stage %d is on node %s, not on %s", link.Lower, place.Node, subject.Name)
 	}
 	return nil
 }
 
 // connect makes this node's end of a link: the node of the stage nearer the input dials.
 func (l *links) connect(ctx context.Context, link wire.Link, upper bool, spec wire.Spec) (wire.End, error) {
-	spec.Watch = l.watch(link, upper)
-	if upper {
-		e, err := l.listener.Accept(ctx, link, spec)
-		return e, at(err, l.stages[link.Lower])
+	if !upper {
+		return l.dial(ctx, link, l.stages[link.Upper], spec)
 	}
-	to, c := l.stages[link.Upper], l.config
+	from, _ := l.lower(link)
+	spec.Watch = l.watch(link, from)
+	e, err := l.listener.Accept(ctx, link, spec)
+	return e, at(err, from)
+}
+
+// publish makes this node's end of a link that carries a pipeline's messages to another group.
+func (l *links) publish(ctx context.Context, link wire.Link, group int, spec wire.Spec) (wire.End, error) {
+	return l.dial(ctx, link, l.groups[group][link.Upper], spec)
+}
+
+// dial makes the lower end of a link to a place.
+func (l *links) dial(ctx context.Context, link wire.Link, to control.StagePlace, spec wire.Spec) (wire.End, error) {
+	spec.Watch = l.watch(link, to)
+	c := l.config
 	if l.identity != nil {
 		c.TLS = l.secured(func() *tls.Config { return l.identity.ClientTLS(mux.ProtocolLink, to.Node) })
 	}
@@ -126,11 +155,7 @@ func (l *links) connect(ctx context.Context, link wire.Link, upper bool, spec wi
 }
 
 // watch makes what watches the other end of a link.
-func (l *links) watch(link wire.Link, upper bool) *wire.Watch {
-	other := l.stages[link.Upper]
-	if upper {
-		other = l.stages[link.Lower]
-	}
+func (l *links) watch(link wire.Link, other control.StagePlace) *wire.Watch {
 	w := &wire.Watch{Peer: fmt.Sprintf("node %s at %s", other.Node, other.Address), Step: l.progress.stepTime}
 	if link.Purpose == wire.Training {
 		w.Timed = l.progress.transfers.frame

@@ -26,7 +26,10 @@ type progress struct {
 	began     time.Time     // training of this generation; zero before
 	ended     time.Time     // zero while it goes on
 	before    time.Duration // training time of earlier generations
-	steps     []uint64      // steps done, by pipeline
+	steps     []uint64      // steps done, by pipeline that trains here
+	group     int           // of pipelines
+	first     int           // pipeline that trains here
+	everyone  uint64        // pipelines of the job, for each that trains here
 	rounds    map[int]uint64
 	batch     uint64 // samples in a step of a pipeline
 	origin    origin
@@ -49,10 +52,12 @@ const lossSteps = 10
 func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 	p := &progress{
 		state: api.Starting, origin: originOf(&a), rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
-		steps: make([]uint64, a.Spec.Job.Pipelines), rate: trace.NewRate(window), begun: map[int]bool{}, spans: map[int]*trace.Accumulator{},
+		steps: make([]uint64, a.Spec.Job.Shared()), everyone: uint64(max(1, len(a.Groups))), rate: trace.NewRate(window), begun: map[int]bool{}, spans: map[int]*trace.Accumulator{},
 		transfers: newTransfers(a, plan), routes: map[way]*api.TransportStatus{}, held: map[int]string{},
 		watches: map[int][]*wire.Watch{},
 	}
+	p.first, _ = a.Shared()
+	p.group = a.Group
 	start := uint64(0)
 	if r := a.Restore; r != nil {
 		start = r.Round
@@ -82,7 +87,7 @@ func (p *progress) training(targets uint64, now time.Time) {
 func (p *progress) step(r pipeline.StepReport, now time.Time) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.steps[r.Pipeline] = r.Step + 1
+	p.steps[r.Pipeline-p.first] = r.Step + 1
 	p.begun[r.Pipeline] = true
 	if len(p.begun) == len(p.steps) { // before, the window would be as short as the time between their first steps
 		p.rate.Add(now.Sub(trace.Epoch), p.targets)
@@ -203,7 +208,7 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 	out.TokensPerS = p.rate.PerSecond(p.until(now))
 	out.SamplesSeen = p.origin.samples
 	for _, s := range steps {
-		out.SamplesSeen += (s - p.origin.step) * p.batch
+		out.SamplesSeen += (s - p.origin.step) * p.batch * p.everyone // the others are about as far
 	}
 	if out.TokensPerS > 0 {
 		seconds := float64(p.targets) * float64(len(p.steps)) / out.TokensPerS
@@ -220,7 +225,7 @@ func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
 	defer p.mu.Unlock()
 	f := p.spans[k].Fractions(p.until(now))
 	return api.StageStatus{
-		Stage: k, Device: s.on.name, GPU: s.gpu, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
+		Group: p.group, Stage: k, Device: s.on.name, GPU: s.gpu, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
 		WaitUpstream: f.WaitUpstream, WaitDownstream: f.WaitDownstream, Average: f.Average, Optimizer: f.Optimizer,
 		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(), Memory: s.memory(len(p.steps)),
 	}
@@ -232,7 +237,7 @@ func (p *progress) link(lower, bytes int, now time.Time) api.LinkStatus {
 	defer p.mu.Unlock()
 	until := p.until(now)
 	return api.LinkStatus{
-		Link: lower, MessageBytes: int64(bytes),
+		Group: p.group, Link: lower, MessageBytes: int64(bytes),
 		DownS: p.transfers[way{lower, down}].seconds(until), UpS: p.transfers[way{lower, up}].seconds(until),
 		DownBy: p.routes[way{lower, down}], UpBy: p.routes[way{lower, up}],
 	}

@@ -25,7 +25,8 @@ func (h *host) needs(r *cluster.Manifest, stage int) []cluster.ShardRef {
 	for k, part := range h.ranges {
 		split[k] = [2]int{part.From, part.To}
 	}
-	return reshard.Needs(r, split, stage)
+	from, to := h.assignment.Shared()
+	return reshard.Needs(r, reshard.Part{Split: split, Stage: stage, From: from, To: to})
 }
 
 // wanted are the ranges of one shard that stages here need.
@@ -78,14 +79,15 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 		return nil, err
 	}
 	for i, from := range sources {
-		if at := from.Header; at.Round != r.Round || at.Job != cmp.Or(r.Job, h.assignment.JobID) || at.Stages != len(r.Shards) || at.Stage != refs[i].Stage {
+		if at := from.Header; at.Round != r.Round || at.Job != cmp.Or(r.Job, h.assignment.JobID) || at.Stages != r.Stages || at.Stage != refs[i].Stage {
 			return nil, fmt.Errorf("shard %s is of job %s round %d stage %d of %d, expected job %s round %d stage %d of %d", refs[i].Digest,
-				at.Job, at.Round, at.Stage, at.Stages, cmp.Or(r.Job, h.assignment.JobID), r.Round, refs[i].Stage, len(r.Shards))
+				at.Job, at.Round, at.Stage, at.Stages, cmp.Or(r.Job, h.assignment.JobID), r.Round, refs[i].Stage, r.Stages)
 		}
 	}
+	first, end := h.assignment.Shared()
 	a, err := reshard.Assemble(sources, reshard.Target{
 		Layers: s.meta.Layers, Tensors: s.meta.Tensors, Elements: s.shape.Parameters, State: s.shape.StateVectors,
-		Pipelines: int(h.assignment.Spec.Job.Pipelines),
+		Pipelines: int(h.assignment.Spec.Job.Pipelines), From: first, To: end,
 	})
 	if err != nil {
 		return nil, err
@@ -93,7 +95,7 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 	allocate := func() []float32 { return make([]float32, s.shape.Parameters) }
 	out := &pipeline.Snapshot{Stage: s.index, Round: r.Round, Count: a.Count, Center: allocate()}
 	for i, updates := range a.Updates {
-		p := pipeline.PipelineState{Pipeline: i, Step: h.origin.step, Updates: updates, Parameters: allocate()}
+		p := pipeline.PipelineState{Pipeline: a.Pipelines[i], Step: h.origin.step, Updates: updates, Parameters: allocate()}
 		for range s.shape.StateVectors {
 			p.State = append(p.State, allocate())
 		}

@@ -70,6 +70,7 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	}
 	about := of.meta
 	about.Count, about.Frozen = s.Count, of.frozen.file.Digest
+	about.First, _ = t.assignment.Shared()
 	for _, p := range s.Pipelines {
 		about.Updates = append(about.Updates, p.Updates)
 	}
@@ -91,7 +92,7 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	budget.Samples, budget.Steps = h.origin.seen(final), final*t.tau()
 	said.Budget, said.Epoch = &budget, h.set.Samples()
 	return control.ShardInfo{
-		Stage: s.Stage, Digest: string(digest), Bytes: bytes, Layers: of.meta.Layers, Cursors: cursors,
+		Group: t.assignment.Group, Stage: s.Stage, Digest: string(digest), Bytes: bytes, Layers: of.meta.Layers, Cursors: cursors,
 		Meta: said, Frozen: of.frozen.file,
 	}, nil
 }

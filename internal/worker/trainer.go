@@ -86,10 +86,25 @@ func (h *host) groupConfig(ctx context.Context) (pipeline.Config, error) {
 		Transports:   h.transports,
 		Network:      h.network,
 	}
+	c.Groups, c.Group = everyGroup(&h.assignment), h.assignment.Group
 	for i := range h.stages {
 		c.Stages = append(c.Stages, h.stageConfig(ctx, &h.stages[i]))
 	}
 	return c, nil
+}
+
+// everyGroup are the pipelines of each group; nil where there is one.
+func everyGroup(a *control.Assignment) (all [][]int) {
+	for g := range a.Groups {
+		of := *a
+		of.Group = g
+		var group []int
+		for p, to := of.Shared(); p < to; p++ {
+			group = append(group, p)
+		}
+		all = append(all, group)
+	}
+	return all
 }
 
 // held is the data of evaluations.
@@ -106,7 +121,7 @@ func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipelin
 	c.FinalRound, c.CenterOnly, c.Linger = t.finalRound(), t.assignment.Spec.Job.Center.State == "center", true
 	c.Evaluation.Due, c.Events = t.evaluationDue, t.listeners(ctx, h)
 	if reach != nil {
-		c.Connect = reach.connect
+		c.Connect, c.Publish = reach.connect, reach.publish
 	}
 	if r := t.assignment.Restore; r != nil {
 		c.StartRound = r.Round

@@ -133,8 +133,10 @@ func (t *trainer) restore(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	for k, s := range r.Shards {
-		if len(r.Shards) == len(t.a.Stages) && !slices.Contains(t.stages(), k) {
+	from, to := t.a.Shared()
+	all := r.Holding(from, to)
+	for _, s := range all {
+		if len(all) == len(t.a.Stages) && !slices.Contains(t.stages(), s.Stage) {
 			continue
 		}
 		if _, err := t.store.Verify(ctx, s.Digest); err != nil {
@@ -234,7 +236,7 @@ func (t *trainer) snapshot(ctx context.Context, round uint64) error {
 			return err
 		}
 		t.events.Append(control.Event{Kind: control.Shard, Round: round, Shard: &control.ShardInfo{
-			Stage: k, Digest: string(digest), Bytes: bytes, Cursors: header.Cursors, Meta: t.meta(round),
+			Group: t.a.Group, Stage: k, Digest: string(digest), Bytes: bytes, Cursors: header.Cursors, Meta: t.meta(round),
 		}})
 	}
 	return nil
@@ -280,7 +282,7 @@ func (t *trainer) Status() control.Status {
 	for _, k := range t.stages() {
 		m := tuner.Memory{Weights: 1000, Gradients: 1000, Activations: 500, Center: 2000}
 		s.Progress.StageStatus = append(s.Progress.StageStatus, api.StageStatus{
-			Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1, MemoryBytes: m.Total(), Memory: &m,
+			Group: t.a.Group, Stage: k, Device: "fake", Busy: 0.9, WaitUpstream: 0.1, MemoryBytes: m.Total(), Memory: &m,
 		})
 	}
 	s.Progress.LinkStatus = t.links()
@@ -291,7 +293,7 @@ func (t *trainer) Status() control.Status {
 func (t *trainer) links() (all []api.LinkStatus) {
 	for k := range len(t.a.Stages) - 1 {
 		down, up := 30e-6, 40e-6
-		l := api.LinkStatus{Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up}
+		l := api.LinkStatus{Group: t.a.Group, Link: k, MessageBytes: messageBytes, DownS: &down, UpS: &up}
 		lower, upper := t.a.Stages[k].Node == t.a.Node, t.a.Stages[k+1].Node == t.a.Node
 		if lower != upper {
 			if kind, at := t.trouble(); kind == "slow-link" && t.round >= at {
@@ -322,8 +324,8 @@ func (t *trainer) earliest() uint64 {
 func (t *trainer) Commit(r control.CommitRequest) control.CommitResponse {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r.Generation == t.a.Generation && !slices.Contains(t.stages(), 0) {
-		// The worker with the first stage has agreed, and no other is past it. Fake ones do not wait for each other: this one goes back.
+	if r.Generation == t.a.Generation && (t.a.Group > 0 || !slices.Contains(t.stages(), 0)) {
+		// The worker with the first stage, of the first group, has agreed, and no other is past it. Fake ones do not wait for each other: this one goes back.
 		t.round = min(t.round, max(r.Round, 1)-1)
 	}
 	if r.Generation != t.a.Generation || r.Round < t.earliest() || r.Round > t.final {
@@ -347,6 +349,7 @@ func (t *trainer) Abort() { t.end() }
 // value is the round's number, so that one can tell rounds apart.
 func makeShard(a control.Assignment, k int, round uint64) (*shard.Header, []float32, error) {
 	meta, elements := export.ShardMeta{Layers: [2]int{k, k + 1}}, 1
+	meta.First, _ = a.Shared()
 	if k == 0 {
 		m, err := model.Build(a.Spec.Job.Model.Family, a.Spec.Job.Model.Config)
 		if err != nil {

@@ -39,8 +39,11 @@ type Assignment struct {
 	Node       string       `json:"node"`
 	Dir        string       `json:"dir"`    // of the job on this node: socket, shards, log
 	Spec       spec.Spec    `json:"spec"`   // resolved; without a budget, the worker finds it once it knows how long an epoch is
-	Stages     []StagePlace `json:"stages"` // all of the plan, in order
-	Plan       []string     `json:"plan"`   // one line a device, the grammar of package schedule
+	Stages     []StagePlace `json:"stages"` // all of the plan, in order, of the worker's group of pipelines
+	// Groups are the places of every group of pipelines, and Group is the worker's among them. Nil: there is one, whose places are Stages.
+	Groups [][]StagePlace `json:"groups,omitempty"`
+	Group  int            `json:"group,omitempty"`
+	Plan   []string       `json:"plan"` // one line a device, the grammar of package schedule
 	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from
 	// the front. Empty: no pinning.
 	Cores []int `json:"cores,omitempty"`
@@ -75,6 +78,12 @@ type StagePlace struct {
 	Node    string `json:"node"`
 	GPU     string `json:"gpu,omitempty"` // its UUID; empty: on none
 	Address string `json:"address"`       // host:port for links from other nodes; empty on a lone node
+}
+
+// Shared are the first of the pipelines of the worker's group, and the one after its last.
+func (a *Assignment) Shared() (from, to int) {
+	n := a.Spec.Job.Shared()
+	return a.Group * n, (a.Group + 1) * n
 }
 
 // RoundMeta is what a manifest keeps beside the shards, for status after a restart.
@@ -170,6 +179,7 @@ type Event struct {
 
 // ShardInfo describes a durable shard of one round.
 type ShardInfo struct {
+	Group   int            `json:"group,omitempty"` // of pipelines, whose part of the round it has beside the center
 	Stage   int            `json:"stage"`
 	Digest  string         `json:"digest"` // SHA-256, hexadecimal
 	Bytes   int64          `json:"bytes"`

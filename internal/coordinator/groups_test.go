@@ -1,0 +1,93 @@
+package coordinator_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
+	"github.com/avgpipe/avgpipe/job"
+)
+
+// inGroups makes a job's pipelines two groups, of one stage.
+func inGroups(j *job.Job) { j.Stages, j.Pipelines, j.Groups = 1, 4, 2 }
+
+// TestGroupsOfPipelinesRunOnNodesOfTheirOwn: a round has a shard of each, and the status tells of both. One that loses its worker goes on with the others
+// from the committed round.
+func TestGroupsOfPipelinesRunOnNodesOfTheirOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		id := r.submitWith("long", 1e6, inGroups)
+		j := r.until(id, "commits", committed)
+		if want := `[{"stage":0,"node":"a","device":0,"cores":[0]},{"group":1,"stage":0,"node":"b","device":0,"cores":[0]}]`; string(j.Placement) != want {
+			t.Errorf("placed %s, want %s", j.Placement, want)
+		}
+		m := j.LastCommitted()
+		if m.Stages != 1 || len(m.Shards) != 2 || len(m.Cursors) != 4 || m.Shards[0].Nodes[0] != "a" || m.Shards[1].Nodes[0] != "b" || m.Shards[0].Digest == m.Shards[1].Digest {
+			t.Errorf("the round is %+v", m)
+		}
+		s := coordinator.Status(j, nil, r.Published().Jobs[id])
+		if len(s.StageStatus) != 2 || s.StageStatus[0].Group != 0 || s.StageStatus[1].Group != 1 || s.StageStatus[1].Stage != 0 || s.TokensPerS != 2000 || s.Loss == nil {
+			t.Errorf("status %+v", s)
+		}
+		before := j.CommittedRound()
+		r.kill(1)
+		j = r.until(id, "trains again", func(j *cluster.Job) bool { return j.State == cluster.Running && j.Generation == 2 })
+		if !strings.Contains(j.Reason, "resumed from round") || j.CommittedRound() < before {
+			t.Errorf("round %d, %d before: %s", j.CommittedRound(), before, j.Reason)
+		}
+		if _, err := r.raft.Apply(t.Context(), &cluster.RequestCancel{Job: id, Reason: "cancelling"}); err != nil {
+			t.Fatal(err)
+		}
+		j = r.until(id, "ends", ended)
+		if j.State != cluster.Cancelled || j.CommittedRound() <= before || len(j.LastCommitted().Shards) != 2 {
+			t.Errorf("%s at round %d, %d before: %s", j.State, j.CommittedRound(), before, j.Reason)
+		}
+	})
+}
+
+// TestGroupsThatMoveTakeTheirShardsAlong: each node gets the shard of the group that goes there.
+func TestGroupsThatMoveTakeTheirShardsAlong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		id := r.submitWith("long", 1e6, func(j *job.Job) { inGroups(j); j.Center.Replicas = 2 })
+		before := r.until(id, "commits", committed).CommittedRound()
+		gone := 1
+		if !strings.Contains(placement(r, id), `"b"`) {
+			gone = 2
+		}
+		r.at(gone).partition()
+		r.change(gone, func(n *coordinator.Node) {
+			n.Reach = coordinator.Reach{Since: time.Now(), Down: true, Why: "it is gone"}
+		})
+		for i := range r.nodes {
+			if i != gone && len(r.running(i)) > 0 {
+				r.kill(i) // whose links to it are broken
+			}
+		}
+		j := r.until(id, "trains elsewhere", func(j *cluster.Job) bool {
+			return j.State == cluster.Running && j.Generation > 1 && j.CommittedRound() > before
+		})
+		if strings.Contains(string(j.Placement), `"node":"`+r.nodes[gone].Name+`"`) || !strings.Contains(j.Reason, "group 1: all stages on ") {
+			t.Errorf("placed %s: %s", j.Placement, j.Reason)
+		}
+	})
+}
+
+// TestGroupsWaitForAsManyNodes, and the reason says so.
+func TestGroupsWaitForAsManyNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		id := r.submitWith("long", 1e6, func(j *job.Job) { inGroups(j); j.Pipelines, j.Groups = 3, 3 })
+		time.Sleep(time.Minute)
+		note := r.Published().Jobs[id].Note
+		if !strings.Contains(note, "needs 1 core for each of 3 groups, on nodes of its own (a: taken by group 0 of 3; b: taken by group 1 of 3; 2 nodes for 3 groups)") {
+			t.Error(note)
+		}
+	})
+}
