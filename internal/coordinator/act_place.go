@@ -42,7 +42,6 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if err := a.Record(ctx, a.ID, a.taking.nodes()...); err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
-	a.collect(ctx, math.MaxUint64, nil) // nothing is being committed
 	if err := a.bring(ctx, from); err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
@@ -63,6 +62,8 @@ func (a *act) place(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return nil, fmt.Errorf("place job %s: %w", a.ID, err)
 	}
+	// Nothing of the generations before can be committed any more, and what was is known here: who does not lead any more has not come this far.
+	a.collect(ctx, math.MaxUint64, nil)
 	a.Say(a.ID, "starting a worker", zap.Uint64("generation", result.Generation), zap.String("reason", reason))
 	g := newGeneration()
 	ports, err := a.listen(ctx, result.Generation)

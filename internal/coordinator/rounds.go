@@ -210,7 +210,7 @@ func (a *act) collect(ctx context.Context, before uint64, superseded []shard.Dig
 	if err != nil {
 		return // it was removed
 	}
-	c := shard.Collection{Keep: a.pins.all(), Superseded: superseded, Before: before}
+	c := shard.Collection{Keep: a.pins.all(), Superseded: superseded, Before: before, Generation: a.Generation}
 	c.Keep = append(c.Keep, digestsOf(now.Committed)...)
 	for _, n := range a.nodes() {
 		if _, away := a.away[n.Name]; away {

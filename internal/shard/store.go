@@ -278,6 +278,8 @@ type Collection struct {
 	// Before: all others of rounds before this one, and those whose header is unreadable, are set aside. So a shard of a round that
 	// is about to be committed is safe.
 	Before uint64
+	// Generation is the newest that who collects knows of: shards of later ones stay. A question that arrives late says nothing of them.
+	Generation uint64
 	// Aside is the directory that shards are moved to which nobody has superseded: nobody expected them here, so a person may
 	// want them. It is made when there is one, on the store's file system. Empty: they are deleted.
 	Aside string
@@ -296,7 +298,7 @@ func (s Store) Collect(ctx context.Context, c Collection) (removed []Digest, err
 			return removed, errors.Join(err, ctx.Err())
 		}
 		superseded := slices.Contains(c.Superseded, d)
-		if slices.Contains(c.Keep, d) || !superseded && !s.obsolete(d, c.Before) {
+		if slices.Contains(c.Keep, d) || !superseded && !s.obsolete(d, c) {
 			continue
 		}
 		takeErr := error(nil)
@@ -315,11 +317,12 @@ func (s Store) Collect(ctx context.Context, c Collection) (removed []Digest, err
 	return removed, err
 }
 
-// obsolete reports whether the shard is of a round before the given one, or unusable. One that cannot be read now is not.
-func (s Store) obsolete(d Digest, before uint64) bool {
+// obsolete reports whether the shard is of a round before that of a collection, in a generation that it knows of, or unusable. One that cannot be read
+// now is not.
+func (s Store) obsolete(d Digest, c Collection) bool {
 	h, err := s.Header(d)
 	if _, unreadable := errors.AsType[*fs.PathError](err); unreadable {
 		return false
 	}
-	return err != nil || h.Round < before
+	return err != nil || h.Round < c.Before && h.Generation <= c.Generation
 }

@@ -198,7 +198,7 @@ func TestRefusedShardsLeaveNothing(t *testing.T) {
 	if _, err := s.Verify(ctx, d); !errors.Is(err, context.Canceled) {
 		t.Errorf("verify: %v", err)
 	}
-	if _, err := s.Collect(ctx, shard.Collection{Before: 9}); !errors.Is(err, context.Canceled) {
+	if _, err := s.Collect(ctx, shard.Collection{Before: 9, Generation: 2}); !errors.Is(err, context.Canceled) {
 		t.Errorf("collect: %v", err)
 	}
 }
@@ -224,7 +224,7 @@ func TestCollectTakesOlderRounds(t *testing.T) {
 		d = append(d, write(t, s, header(round)))
 	}
 	damage(t, s, d[2], func(data []byte) []byte { return data[:10] })
-	c := shard.Collection{Keep: []shard.Digest{d[1]}, Superseded: []shard.Digest{d[1], d[3]}, Before: 4, Aside: aside}
+	c := shard.Collection{Keep: []shard.Digest{d[1]}, Superseded: []shard.Digest{d[1], d[3]}, Before: 4, Generation: 2, Aside: aside}
 	removed, err := s.Collect(t.Context(), c)
 	expected := []shard.Digest{d[0], d[2], d[3]}
 	slices.Sort(expected)
@@ -244,7 +244,11 @@ func TestCollectTakesOlderRounds(t *testing.T) {
 	if removed, err := s.Collect(t.Context(), c); err != nil || len(removed) != 0 {
 		t.Errorf("once more removed %v: %v", removed, err)
 	}
-	c.Before, c.Aside = 5, ""
+	c.Before, c.Aside, c.Generation = 5, "", 1
+	if removed, err := s.Collect(t.Context(), c); err != nil || len(removed) != 0 {
+		t.Errorf("who knows of no later generation than 1 removed %v of generation 2: %v", removed, err)
+	}
+	c.Generation = 2
 	if removed, err := s.Collect(t.Context(), c); err != nil || !slices.Equal(removed, d[4:5]) || len(files(t, aside)) != 2 {
 		t.Errorf("with no place to set them aside, removed %v: %v", removed, err)
 	}
@@ -263,7 +267,7 @@ func TestShardsAreWrittenConcurrently(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if removed, err := s.Collect(t.Context(), shard.Collection{Before: 3}); err != nil || len(removed) != 3 {
+	if removed, err := s.Collect(t.Context(), shard.Collection{Before: 3, Generation: 2}); err != nil || len(removed) != 3 {
 		t.Fatalf("shards were %v, expected three: %v", removed, err)
 	}
 }
@@ -372,7 +376,7 @@ func TestCollectSparesAWriteInProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Abort() //nolint:errcheck // does nothing after Commit
-	if removed, err := s.Collect(t.Context(), shard.Collection{Before: 9}); err != nil || len(removed) != 0 {
+	if removed, err := s.Collect(t.Context(), shard.Collection{Before: 9, Generation: 2}); err != nil || len(removed) != 0 {
 		t.Errorf("removed %v: %v", removed, err)
 	}
 	if err := f.Commit("whole"); err != nil {
@@ -390,7 +394,7 @@ func TestUnreadableShardIsNotCollected(t *testing.T) {
 	if err := errors.Join(os.Remove(s.Path(d)), os.Symlink(s.Path(d), s.Path(d))); err != nil { // a link to itself
 		t.Fatal(err)
 	}
-	if removed, err := s.Collect(t.Context(), shard.Collection{Before: 9}); err != nil || len(removed) != 0 || len(files(t, dir)) != 1 {
+	if removed, err := s.Collect(t.Context(), shard.Collection{Before: 9, Generation: 2}); err != nil || len(removed) != 0 || len(files(t, dir)) != 1 {
 		t.Errorf("removed %v: %v", removed, err)
 	}
 }

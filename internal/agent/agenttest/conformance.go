@@ -435,7 +435,7 @@ func testShards(t *testing.T, r Rig) {
 	if err := r.Agent.Shards("1").Fetch(ctx, digests[0], size+1, nil); err == nil {
 		t.Error("a shard of another length was fetched")
 	}
-	removed, err := r.Agent.Shards("1").Collect(ctx, shard.Collection{Keep: digests[1:], Before: math.MaxUint64})
+	removed, err := r.Agent.Shards("1").Collect(ctx, shard.Collection{Keep: digests[1:], Before: math.MaxUint64, Generation: math.MaxUint64})
 	if err != nil || !slices.Equal(removed, digests[:1]) {
 		t.Errorf("removed %v, %v; want %v", removed, err, digests[:1])
 	}
