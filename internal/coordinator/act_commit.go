@@ -79,7 +79,7 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 		err = CheckRound(ctx, m, a.holders(a.ID, []*cluster.Manifest{m}, a.away, agent.Shards.Size).one)
 	}
 	if what := obstacle.Of(err); what != nil && what.Kind == obstacle.Node {
-		return nil, fmt.Errorf("commit round %d: %w", round, err) // it is decided about again
+		return func(o *observed) { o.unseen = round }, fmt.Errorf("commit round %d: %w", round, err) // it is decided about again
 	}
 	if err != nil {
 		return a.commitAgain(ctx, fmt.Errorf("commit round %d: %w", round, err))

@@ -76,6 +76,9 @@ func dismiss(w snapshot, j *observed, why string) decision {
 	if j.phase() != aborted {
 		return decision{choice: abortWorkers, reason: why}
 	}
+	if d, ok := decideCut(w, j); ok {
+		return d // what a worker that nobody hears has of other nodes is not free before
+	}
 	if w.now.Sub(j.abortedAt) > abortGrace {
 		return decision{choice: killWorkers, reason: fmt.Sprintf("the worker did not end within %v of being told to", abortGrace)}
 	}

@@ -42,7 +42,7 @@ func decideActive(w snapshot, j *observed) decision {
 	if d, ok := decideFinished(w, j); ok {
 		return d
 	}
-	if overdue(w, j) && !j.durable(j.Pending) {
+	if overdue(w, j) && !j.committable() {
 		return decision{choice: abortWorkers, reason: fmt.Sprintf("%s; no commit within %v, so training since round %d is lost",
 			stopReason(w, j), j.stopBound(), j.CommittedRound())}
 	}
@@ -178,6 +178,8 @@ func decideBegun(w snapshot, j *observed) decision {
 		return decision{choice: dropCommit, round: round, reason: fmt.Sprintf("%s, and round %d is far", stopReason(w, j), round)}
 	case round > end: // it was begun before the worker knew its budget
 		return decision{choice: dropCommit, round: round, reason: fmt.Sprintf("training ends before round %d, at round %d", round, end)}
+	case refused > round && round == end: // as where not all could be told to end there
+		return decision{choice: abortWorkers, reason: fmt.Sprintf("a worker has ended at round %d, and another one is past it; training since round %d is lost", round, j.CommittedRound())}
 	case refused > 0 && round < end:
 		next := min(max(refused+j.within(margin), round+1), end)
 		return decision{choice: beginCommit, round: next, reason: fmt.Sprintf("the worker is past round %d already", round)}

@@ -29,6 +29,7 @@ type generation struct {
 	wholeAt time.Time                 // when all of those had been reported; zero: not yet
 	heard   time.Time                 // of the last of those, or of its copies
 	posted  uint64                    // the round that all have accepted to commit
+	unseen  uint64                    // the round of which nobody can look at a shard, as its node does not answer
 	stopAt  uint64                    // the round where they were told to end
 	refused map[uint64]uint64         // by round: the earliest one that was offered instead
 	reached time.Time                 // when the posted round was seen to be reached; zero: not yet

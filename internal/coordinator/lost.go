@@ -110,7 +110,7 @@ func decideCut(w snapshot, j *observed) (decision, bool) {
 	bound := func(at *worker) time.Duration { return at.lostAfter(w.limits) }
 	over := j.gone() != nil || !j.abortedAt.IsZero()
 	switch {
-	case over && len(others) > 0, j.sick != "", overdue(w, j) && !over, j.durable(j.Pending) && !over:
+	case (over || j.sick != "") && len(others) > 0, overdue(w, j) && !over, j.committable() && !over:
 		return decision{}, false
 	case over:
 		bound = func(at *worker) time.Duration { return min(lostOver, at.lostAfter(w.limits)) }
@@ -136,6 +136,10 @@ func decideCut(w snapshot, j *observed) (decision, bool) {
 func (o *observed) durable(round uint64) bool {
 	return round > 0 && len(o.shards[round]) == o.spec.Shards()
 }
+
+// committable reports whether the pending round can be committed now: all its shards were reported, and nobody has found one of them on a node that does
+// not answer. Such a node may never answer again.
+func (o *observed) committable() bool { return o.durable(o.Pending) && o.unseen != o.Pending }
 
 // lose gives the workers up that are not heard. When their node answers again, they are ended.
 func (c *Coordinator) lose(o *observed, why string, now time.Time) {

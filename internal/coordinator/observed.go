@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -135,7 +136,7 @@ func (a *act) probe(ctx context.Context) (func(*observed), error) {
 		if o.hold != a.hold {
 			return // somebody has resumed the job meanwhile
 		}
-		o.hold.passed = err == nil
+		o.hold.passed = err == nil || errors.Is(err, agent.ErrUnreachable) // the job goes elsewhere, or meets it again there
 		o.hold.tries++
 		o.hold.probeAt = a.now().Add(obstacle.Pause(o.hold.tries))
 	}, nil
