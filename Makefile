@@ -131,11 +131,13 @@ test-race: test-deps ## the concurrent packages under the race detector
 # How long each simulated cluster lives, in its own time, how many there are of each size, and the seed of the first.
 SIMULATED ?= 1h
 CLUSTERS  ?= 5
+SCHEDULES ?= 2000000
 
 .PHONY: test-cluster
-test-cluster: ## the long form of the tests of replication: clusters that lose nodes and networks for hours of simulated time (SIMULATED=1h CLUSTERS=5 SEED=1)
+test-cluster: ## the long form of the tests of replication: clusters that lose nodes and networks for hours of simulated time, and millions of schedules (SIMULATED=1h CLUSTERS=5 SCHEDULES=2000000 SEED=1)
 	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(or $(filter-out 0,$(SEED)),1) -v
 	$(TEST) -timeout 6h $(TAGS) ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
+	$(TEST) -timeout 6h ./internal/coordinator -run WhateverTheSchedule -schedules $(SCHEDULES) -first-schedule $(or $(filter-out 0,$(SEED)),1) -v
 
 .PHONY: test-deploy
 test-deploy: deps ## what deploy/ has for Kubernetes, Slurm and Nomad: checked in a module of its own, with real daemons

@@ -68,7 +68,7 @@ type Coordinator struct {
 	raft   Raft
 	here   Node // the coordinator's own
 	log    *zap.Logger
-	specs  spec.Cache
+	specs  *spec.Cache
 	laid   laidSpecs
 	pins   pins
 	Counts Counts // since the daemon started
@@ -111,7 +111,7 @@ func newOn(c Config, h host) *Coordinator {
 	stopping, stop := context.WithCancel(context.Background())
 	nodes := newMembers(c.Nodes())
 	out := &Coordinator{
-		config: c, raft: c.Raft, here: nodes.all[0], log: c.Log, host: h, background: background, end: end, stopping: stopping, stop: stop,
+		config: c, raft: c.Raft, here: nodes.all[0], log: c.Log, specs: &spec.Cache{}, host: h, background: background, end: end, stopping: stopping, stop: stop,
 		calls: make(chan func(), 64), jobs: map[string]*observed{}, seen: map[string]*seen{},
 		ways: links{known: map[[2]string]Link{}, failed: map[[2]string]time.Time{}},
 	}
