@@ -165,7 +165,7 @@ func (c *Coordinator) noteTraffic(j *cluster.Job, links []api.LinkStatus) {
 		}
 		next := known
 		if reached := 8 * float64(l.MessageBytes) * 2 / (*l.DownS + *l.UpS); reached > moreBits*known.BitsPerSecond {
-			next.BitsPerSecond, next.Assumed, next.AtLeast, next.At = reached, false, true, time.Now()
+			next.BitsPerSecond, next.Assumed, next.AtLeast, next.At = reached, false, true, c.now()
 		}
 		is, took := l.Network.RoundTripS, known.RoundTrip.Seconds()
 		if is > 0 && (is > otherRoundTrip*took || took > otherRoundTrip*is) {
