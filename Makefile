@@ -286,6 +286,15 @@ chaos: ## random faults on a cluster of hosts in network namespaces, as root, 20
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -hosts $(HOSTS) -parallel 2 -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
 
+PREVIOUS ?=
+
+.PHONY: test-upgrade
+test-upgrade: ## upgrade a cluster of hosts in network namespaces while a job trains, as root, 1 minute (PREVIOUS=an avgpiped of the version before)
+	@test -x '$(PREVIOUS)' || { echo 'test-upgrade: PREVIOUS="$(PREVIOUS)" is no program: build an avgpiped of the version before, and say where it is' >&2; exit 2; }
+	@$(MAKE) --no-print-directory test-deps build >&2
+	@$(GO) build -o $(BIN)/chaos ./bench/chaos
+	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -hosts $(HOSTS) -upgrade '$(PREVIOUS)'
+
 PEER   ?=
 PYTHON ?= python3
 PARTS  ?= f32,bf16,devices

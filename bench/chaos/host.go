@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ type host struct {
 	*testbed
 	name   string
 	on     *hosts.Host // nil: this machine
+	own    string      // the program of its daemon; empty: that of all
 	dir    string      // all of it
 	base   string      // the state directory
 	disk   *hosts.Disk // nil: it is never slow
@@ -66,7 +68,7 @@ func (h *host) configure(level string) error {
 
 // command is the daemon's program with arguments, on the host.
 func (h *host) command(arguments ...string) *exec.Cmd {
-	program := h.program
+	program := cmp.Or(h.own, h.program)
 	if h.disk != nil {
 		program, arguments = h.disk.Command(program, arguments...)
 	}

@@ -30,6 +30,7 @@ type options struct {
 	inside   bool
 	hosts    int
 	measure  bool
+	upgrade  string
 	parts    string
 	python   string
 	slowable string
@@ -47,6 +48,7 @@ func main() {
 	flag.BoolVar(&o.verbose, "v", false, "print what happens in each trial")
 	flag.IntVar(&o.hosts, "hosts", 1, "how many hosts a trial has; several need root")
 	flag.BoolVar(&o.measure, "measure", false, "measure several hosts in place of trials")
+	flag.StringVar(&o.upgrade, "upgrade", "", "in place of trials: upgrade a cluster that trains from this `program`, which has a version before, host by host")
 	flag.StringVar(&o.parts, "parts", "pauses,torchrun,commits", "what to measure: pauses after faults, the same of PyTorch's launcher, and what commits cost")
 	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the part torchrun")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
@@ -80,8 +82,8 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 	if _, err := os.Stat(o.program); err != nil {
 		return nil, fmt.Errorf("-avgpiped: %w; `make build` makes it", err)
 	}
-	if o.measure && o.hosts < 3 {
-		return nil, fmt.Errorf("-measure: -hosts %d; with fewer than 3 nobody leads when one is gone", o.hosts)
+	if (o.measure || o.upgrade != "") && o.hosts < 3 {
+		return nil, fmt.Errorf("-measure and -upgrade: -hosts %d; with fewer than 3 nobody leads when one is gone", o.hosts)
 	}
 	if o.measure {
 		return report.Parts(ctx, o.parts,
@@ -95,6 +97,9 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 			return nil, err
 		}
 		defer os.Remove(o.keep) //nolint:errcheck // it stays when there is something in it
+	}
+	if o.upgrade != "" {
+		return upgrade(ctx, o)
 	}
 	return campaign(ctx, o, from)
 }
