@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/internal/wire/wiretest"
 )
 
 // newLine makes a line that is closed after the links that the test opens later.
@@ -20,7 +21,7 @@ func newLine(t *testing.T, s wire.Shape) *wire.Line {
 
 // A link along lines keeps the contract of every link.
 func TestPairAlongLines(t *testing.T) {
-	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
+	wiretest.Conform(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
 		s.Down = newLine(t, wire.Shape{Latency: 100 * time.Microsecond, Bandwidth: 1 << 32})
 		s.Up = newLine(t, wire.Shape{Latency: 50 * time.Microsecond})
 		lower, upper, err := wire.NewPair(s)
@@ -33,7 +34,7 @@ func TestPairAlongLines(t *testing.T) {
 }
 
 func TestTCPAlongLines(t *testing.T) {
-	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
+	wiretest.Conform(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
 		s.Down = newLine(t, wire.Shape{Latency: 100 * time.Microsecond})
 		s.Up = newLine(t, wire.Shape{Bandwidth: 1 << 32})
 		return connect(t, s, wire.Config{Job: "j"})

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/internal/wire/wiretest"
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
@@ -19,6 +20,8 @@ func memory(n, size int) (all []device.Mem) {
 	}
 	return all
 }
+
+const generation = 7
 
 func content(m device.Mem) []byte { return unsafe.Slice((*byte)(m.Pointer()), m.Bytes()) }
 
@@ -37,7 +40,7 @@ func newMover(t *testing.T, move func(dst, src device.Mem) error, to []device.Me
 
 // A link whose memory is moved keeps the contract of every link for frames with payloads.
 func TestPairWithMovers(t *testing.T) {
-	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
+	wiretest.Conform(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
 		s.Down, s.Up = newMover(t, move, memory(1, 64)), newMover(t, move, nil)
 		lower, upper, err := wire.NewPair(s)
 		if err != nil {
@@ -51,7 +54,7 @@ func TestPairWithMovers(t *testing.T) {
 // moved is a link whose memory moves down, to so many buffers of 256 bytes.
 func moved(t *testing.T, move func(dst, src device.Mem) error, to []device.Mem) (lower, upper wire.End) {
 	t.Helper()
-	s := spec(8, 256)
+	s := wire.Spec{Generation: generation, Depth: 8, MaxBytes: 256}
 	s.Down = newMover(t, move, to)
 	lower, upper, err := wire.NewPair(s)
 	if err != nil {
@@ -76,7 +79,8 @@ func TestAMoverCopiesInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i == 3 {
-			if err := lower.Send(t.Context(), frame(lower, wire.Norm, -1, 8)); err != nil {
+			norm := wire.Header{Kind: wire.Norm, Generation: generation, Pipeline: 1, To: 1, Micro: -1}
+			if err := lower.Send(t.Context(), lower.NewFrame(norm, 8)); err != nil {
 				t.Fatal(err)
 			}
 		}

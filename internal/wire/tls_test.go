@@ -9,12 +9,13 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/internal/wire/wiretest"
 )
 
 // TestTLS runs the suite over mutual TLS, each side with a certificate that the other trusts.
 func TestTLS(t *testing.T) {
 	config := wire.MutualTLS(t)
-	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
+	wiretest.Conform(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
 		return connect(t, s, wire.Config{Job: "j", TLS: always(config)})
 	})
 }

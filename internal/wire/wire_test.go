@@ -11,12 +11,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/internal/wire/wiretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestPair(t *testing.T) {
-	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
+	wiretest.Conform(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) {
 		lower, upper, err := wire.NewPair(s)
 		if err != nil {
 			t.Fatal(err)
@@ -27,7 +28,7 @@ func TestPair(t *testing.T) {
 }
 
 func TestTCP(t *testing.T) {
-	conforms(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) { return connect(t, s, wire.Config{Job: "j"}) })
+	wiretest.Conform(t, func(t *testing.T, s wire.Spec) (wire.End, wire.End) { return connect(t, s, wire.Config{Job: "j"}) })
 }
 
 func closeAtEnd(t testing.TB, ends ...wire.End) {

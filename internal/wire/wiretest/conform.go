@@ -1,4 +1,5 @@
-package wire_test
+// Package wiretest has the suite that every kind of link passes.
+package wiretest
 
 import (
 	"bytes"
@@ -15,14 +16,14 @@ import (
 	"github.com/avgpipe/avgpipe/internal/wire"
 )
 
-// openLink makes a link of pipeline 1 between stages 0 and 1 and closes it when the test ends.
-type openLink func(t *testing.T, s wire.Spec) (lower, upper wire.End)
+// Open makes a link of pipeline 1 between stages 0 and 1 and closes it when the test ends.
+type Open func(t *testing.T, s wire.Spec) (lower, upper wire.End)
 
-// conforms holds a kind of link to the contract of wire.End.
-func conforms(t *testing.T, open openLink) {
+// Conform holds a kind of link to the contract of wire.End.
+func Conform(t *testing.T, open Open) {
 	tests := []struct {
 		claim string
-		test  func(t *testing.T, open openLink)
+		test  func(t *testing.T, open Open)
 	}{
 		{"frames arrive in order with their headers and bytes", arriveInOrder},
 		{"payloads are aligned to 64 bytes and reused", reusePayloads},
@@ -90,7 +91,7 @@ func check(t *testing.T, e wire.End, f wire.Frame, kind wire.Kind, micro, n int)
 	}
 }
 
-func arriveInOrder(t *testing.T, open openLink) {
+func arriveInOrder(t *testing.T, open Open) {
 	lower, upper := open(t, spec(8, 1<<20))
 	sizes := []int{0, 1, 8, 63, 64, 65, 4096, 1 << 20}
 	for i, n := range sizes {
@@ -103,7 +104,7 @@ func arriveInOrder(t *testing.T, open openLink) {
 	expect(t, lower, wire.Gradient, 3, 100)
 }
 
-func reusePayloads(t *testing.T, open openLink) {
+func reusePayloads(t *testing.T, open Open) {
 	lower, _ := open(t, spec(1, 1000))
 	f := lower.NewFrame(wire.Header{}, 1000)
 	first := unsafe.SliceData(f.Payload)
@@ -124,7 +125,7 @@ func reusePayloads(t *testing.T, open openLink) {
 	}
 }
 
-func bothDirections(t *testing.T, open openLink) {
+func bothDirections(t *testing.T, open Open) {
 	lower, upper := open(t, spec(2, 1<<16))
 	const frames = 200
 	var all sync.WaitGroup
@@ -155,7 +156,7 @@ func expectAll(t *testing.T, e wire.End, kind wire.Kind, frames, n int) {
 	}
 }
 
-func blockWhenFull(t *testing.T, open openLink) {
+func blockWhenFull(t *testing.T, open Open) {
 	const depth = 3
 	lower, upper := open(t, spec(depth, 1<<20))
 	for m := range depth {
@@ -180,7 +181,7 @@ func blockWhenFull(t *testing.T, open openLink) {
 	}
 }
 
-func endWithContext(t *testing.T, open openLink) {
+func endWithContext(t *testing.T, open Open) {
 	_, upper := open(t, spec(1, 8))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
@@ -195,7 +196,7 @@ func endWithContext(t *testing.T, open openLink) {
 	}
 }
 
-func refuseStale(t *testing.T, open openLink) {
+func refuseStale(t *testing.T, open Open) {
 	s := spec(2, 8)
 	lower, upper := open(t, s)
 	f := frame(lower, wire.Activation, 0, 8)
@@ -207,7 +208,7 @@ func refuseStale(t *testing.T, open openLink) {
 	expect(t, upper, wire.Activation, 1, 8)
 }
 
-func refuseLong(t *testing.T, open openLink) {
+func refuseLong(t *testing.T, open Open) {
 	lower, upper := open(t, spec(2, 100))
 	err := lower.Send(t.Context(), frame(lower, wire.Activation, 0, 101))
 	if err == nil || !strings.Contains(err.Error(), "101 bytes") || !strings.Contains(err.Error(), "at most 100") {
@@ -217,7 +218,7 @@ func refuseLong(t *testing.T, open openLink) {
 	expect(t, upper, wire.Activation, 1, 100)
 }
 
-func failBoth(t *testing.T, open openLink) {
+func failBoth(t *testing.T, open Open) {
 	lower, upper := open(t, spec(1, 8))
 	cause := errors.New("device 3 caught fire")
 	type result struct {
@@ -256,7 +257,7 @@ func failBoth(t *testing.T, open openLink) {
 	}
 }
 
-func endInOrder(t *testing.T, open openLink) {
+func endInOrder(t *testing.T, open Open) {
 	lower, upper := open(t, spec(4, 1<<16))
 	for m := range 3 {
 		send(t, lower, wire.Activation, m, 1<<16)
@@ -278,7 +279,7 @@ func endInOrder(t *testing.T, open openLink) {
 	}
 }
 
-func noticeArrivals(t *testing.T, open openLink) {
+func noticeArrivals(t *testing.T, open Open) {
 	lower, upper := open(t, spec(4, 8))
 	if _, ok, err := upper.TryReceive(); ok || err != nil {
 		t.Errorf("TryReceive of nothing: %v, %v", ok, err)
@@ -326,7 +327,7 @@ func receiveAll(t *testing.T, e wire.End, micros []int) []int {
 	}
 }
 
-func steadyPool(t *testing.T, open openLink) {
+func steadyPool(t *testing.T, open Open) {
 	lower, upper := open(t, spec(2, 1<<20))
 	lend := func() {
 		send(t, lower, wire.Activation, 0, 1<<20)
