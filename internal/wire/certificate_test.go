@@ -16,6 +16,7 @@ import (
 var (
 	SelfSigned = selfSigned
 	MutualTLS  = mutualTLS
+	Encoded    = encoded
 )
 
 // mutualTLS is a configuration of both ends. It has no session tickets, which a server writes to a connection whose other end may not read.

@@ -21,9 +21,9 @@ func Dial(ctx context.Context, address string, link Link, s Spec, c Config) (End
 		return nil, err
 	}
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		conn, timed, err := dialOnce(ctx, address, link, s, c)
-		if s.timed = timed; err == nil {
-			return newTCPEnd(conn, link, s.Up, s), nil
+		o, err := dialOnce(ctx, address, link, s, c)
+		if s.timed = o.timed; err == nil {
+			return newTCPEnd(o, link, s.Up, s), nil
 		}
 		if !mayPass(err) || !sleep(ctx, wait) {
 			return nil, fmt.Errorf("dial %s for the %v: %w", address, link, ended(ctx, err))
@@ -49,51 +49,58 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// dialOnce makes one attempt. It reports whether the other end takes headers that say when their frame was sent.
-func dialOnce(ctx context.Context, address string, link Link, s Spec, c Config) (conn net.Conn, timed bool, err error) {
+// dialOnce makes one attempt.
+func dialOnce(ctx context.Context, address string, link Link, s Spec, c Config) (o opened, err error) {
 	dialer := net.Dialer{Timeout: handshakeTimeout, KeepAliveConfig: keepAlive}
-	conn, err = dialer.DialContext(ctx, "tcp", address)
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, false, err
+		return o, err
 	}
 	if conn, err = secure(conn, c.TLS, tls.Client); err == nil {
-		timed, err = greet(ctx, conn, link, s, c)
+		o, err = greet(ctx, conn, address, link, s, c)
 	}
 	if err != nil {
 		conn.Close()
-		return nil, false, err
 	}
-	return conn, timed, nil
+	return o, err
 }
 
 // greet performs the dialling end's part of the handshake.
-func greet(ctx context.Context, conn net.Conn, link Link, s Spec, c Config) (timed bool, err error) {
+func greet(ctx context.Context, conn net.Conn, address string, link Link, s Spec, c Config) (o opened, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		return false, err
+		return o, err
 	}
-	if err := writeMessage(conn, link.header(opening, s.Generation), hello{c.Job, link.Purpose, true}); err != nil {
-		return false, ended(ctx, fmt.Errorf("write handshake: %w", err))
+	if err := writeMessage(conn, link.header(opening, s.Generation), hello{Job: c.Job, Purpose: link.Purpose, Timed: true, Beside: c.Paths.name()}); err != nil {
+		return o, ended(ctx, fmt.Errorf("write handshake: %w", err))
 	}
 	var answer reply
 	header, err := readMessage(conn, answering, &answer)
 	if err != nil {
-		return false, ended(ctx, err)
+		return o, ended(ctx, err)
 	}
 	switch answer.Verdict {
 	case accepted:
-		if !stop() {
-			return false, context.Cause(ctx)
+		t := &talk{conn: conn, paths: c.Paths, link: link, spec: s}
+		o = opened{conn: conn, timed: answer.Timed, choice: c.Paths.without(t.over())}
+		if answer.Beside != "" && answer.Beside == c.Paths.name() {
+			if o.path, o.choice, err = t.dialled(ctx, address); err != nil {
+				return o, ended(ctx, err)
+			}
 		}
-		return answer.Timed, conn.SetDeadline(time.Time{})
+		if !stop() {
+			o.give()
+			return o, context.Cause(ctx)
+		}
+		return o, conn.SetDeadline(time.Time{})
 	case outdated:
-		return false, stale("the other node", s.Generation, header.Generation)
+		return o, stale("the other node", s.Generation, header.Generation)
 	case early:
-		return false, fmt.Errorf("%w: %s", errEarly, answer.Reason)
+		return o, fmt.Errorf("%w: %s", errEarly, answer.Reason)
 	case refused:
 	}
-	return false, errors.New("refused: " + answer.Reason)
+	return o, errors.New("refused: " + answer.Reason)
 }
 
 // sleep waits for d, or returns false when ctx ends first.

@@ -62,7 +62,7 @@ func playedOver(t *testing.T, conn, raw net.Conn, s Spec, secured bool) (*tcpEnd
 		}
 		conn = server
 	}
-	return newTCPEnd(conn, testLink, nil, s), p
+	return newTCPEnd(opened{conn: conn}, testLink, nil, s), p
 }
 
 var testLink = Link{Purpose: Training, Lower: 0, Upper: 1}

@@ -97,8 +97,8 @@ func decodeHeader(b []byte, most int) (Header, int, error) {
 		most = echoBytes
 	}
 	switch {
-	case h.Kind < Activation || h.Kind > echoing:
-		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, echoing)
+	case h.Kind < Activation || h.Kind > offering:
+		return Header{}, 0, fmt.Errorf("%w: kind %d, want %d to %d", errHeader, b[5], Activation, offering)
 	case h.Micro < -1:
 		return Header{}, 0, fmt.Errorf("%w: micro-batch %d, want -1 or more", errHeader, h.Micro)
 	case (h.Kind == probing || h.Kind == echoing) && n != uint64(most):

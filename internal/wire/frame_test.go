@@ -119,7 +119,7 @@ func readFrames(t *testing.T, r io.Reader) ([]byte, error) {
 	e := &tcpEnd{queue: queue{spec: s, pool: newPool(s)}, link: testLink, reader: r}
 	var all []byte
 	for n := 0; ; n++ {
-		f, err := e.readFrame(make([]byte, headerBytes))
+		f, err := e.readFrame(connSource{e.reader}, make([]byte, headerBytes))
 		if err != nil {
 			if most := n + 1; made > most || made > n && (errors.Is(err, errHeader) || errors.Is(err, ErrStale)) {
 				t.Errorf("memory was taken %d times, for %d frames and %q", made, n, err)
@@ -148,7 +148,7 @@ func FuzzHandshake(f *testing.F) {
 	var b bytes.Buffer
 	link := Link{Training, 1, 0, 1}
 	if err := errors.Join(
-		writeMessage(&b, link.header(opening, 3), hello{"job", link.Purpose, true}),
+		writeMessage(&b, link.header(opening, 3), hello{Job: "job", Purpose: link.Purpose, Timed: true}),
 		writeMessage(&b, Header{Kind: answering, Generation: 3, Micro: -1}, reply{Verdict: early, Reason: "not yet"}),
 	); err != nil {
 		f.Fatal(err)

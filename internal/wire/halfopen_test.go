@@ -91,7 +91,7 @@ func TestADialLetsGoOfHalfOpenConnections(t *testing.T) {
 					ctx, cancel := context.WithTimeoutCause(t.Context(), after, cause)
 					defer cancel()
 					within(t, min(handshakeTimeout, after), name, func() {
-						_, err := greet(ctx, tls.Client(conn, config), testLink, Spec{Generation: 1}, Config{})
+						_, err := greet(ctx, tls.Client(conn, config), "", testLink, Spec{Generation: 1}, Config{})
 						if err == nil || errors.Is(err, cause) != (ctx.Err() != nil) {
 							t.Errorf("greet: %v", err)
 						}

@@ -19,7 +19,8 @@ type hello struct {
 	Job     string  `json:"job"`
 	Purpose Purpose `json:"purpose"`
 	// Timed: this end understands headers that say when their frame was sent. A release before those refuses them, so they are sent to who says this.
-	Timed bool `json:"timed,omitempty"`
+	Timed  bool   `json:"timed,omitempty"`
+	Beside string `json:"beside,omitempty"` // the transport that this end has beside the connection
 }
 
 // verdict is what the listening end says to a hello.
@@ -36,7 +37,8 @@ const (
 type reply struct {
 	Verdict verdict `json:"verdict"`
 	Reason  string  `json:"reason,omitempty"`
-	Timed   bool    `json:"timed,omitempty"` // as in a hello
+	Timed   bool    `json:"timed,omitempty"`  // as in a hello
+	Beside  string  `json:"beside,omitempty"` // that of the hello, where this end has it as well: then they agree on its use
 }
 
 // writeMessage writes a frame in one piece.

@@ -22,6 +22,8 @@ type Config struct {
 	// Refused is told of a connection that is no link of this generation, and why. One that only has to try again is none of these. It is called
 	// concurrently and does not block. Nil: nobody is. Only for Listen.
 	Refused func(from net.Addr, err error)
+	// Paths, unless nil, may choose something faster than connections, and which does not encrypt.
+	Paths *Paths
 }
 
 // Bounds of waits. All but the last only catch what nobody reports: the coordinator's heartbeats are faster.
@@ -43,13 +45,7 @@ type Listener struct {
 	cancel     context.CancelFunc
 	workers    sync.WaitGroup
 
-	waiting sync.Map // Link -> chan greeted: those that Accept waits for
-}
-
-// greeted is a connection after its handshake, and whether the other end takes headers that say when their frame was sent.
-type greeted struct {
-	net.Conn
-	timed bool
+	waiting sync.Map // Link -> expected: those that Accept waits for
 }
 
 // Listen starts to accept connections of generation on address, host:port. Close ends it.
@@ -92,20 +88,26 @@ func (l *Listener) Accept(ctx context.Context, link Link, s Spec) (End, error) {
 	if s.Generation != l.generation {
 		return nil, stale(link.String(), l.generation, s.Generation)
 	}
-	arrived := make(chan greeted)
-	if _, busy := l.waiting.LoadOrStore(link, arrived); busy {
+	arrived := make(chan opened)
+	if _, busy := l.waiting.LoadOrStore(link, expected{arrived, s}); busy {
 		return nil, fmt.Errorf("accept %v: it is being accepted already", link)
 	}
 	defer l.waiting.Delete(link)
 	select {
-	case c := <-arrived:
-		s.timed = c.timed
-		return newTCPEnd(c.Conn, link, s.Down, s), nil
+	case o := <-arrived:
+		s.timed = o.timed
+		return newTCPEnd(o, link, s.Down, s), nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("accept %v on %s: the other node has not dialled: %w", link, l.Address(), context.Cause(ctx))
 	case <-l.ctx.Done():
 		return nil, fmt.Errorf("accept %v: %w", link, net.ErrClosed)
 	}
+}
+
+// expected is a link that Accept waits for.
+type expected struct {
+	arrived chan opened
+	spec    Spec
 }
 
 // serve accepts connections until Close. Each handshake has a goroutine of its own, so a silent peer delays nobody.
@@ -149,7 +151,7 @@ func (l *Listener) handshake(conn net.Conn) error {
 	if err != nil {
 		return err
 	}
-	arrived, answer := l.judge(h, header)
+	wanted, answer := l.judge(h, header)
 	if err := l.peer(conn, h, header); err != nil {
 		answer = reply{Verdict: refused, Reason: err.Error()}
 	}
@@ -160,14 +162,30 @@ func (l *Listener) handshake(conn net.Conn) error {
 		}
 		return errors.Join(why, err)
 	}
+	t := &talk{conn: conn, paths: l.config.Paths, link: header.link(h.Purpose), spec: wanted.spec}
+	o := opened{conn: conn, timed: h.Timed, choice: t.paths.without(t.over())}
+	if answer.Beside != "" {
+		if o.path, o.choice, err = t.accepted(l.ctx); err != nil {
+			return err
+		}
+	}
+	if err := l.hand(o, wanted.arrived, stop); err != nil {
+		o.give()
+		return err
+	}
+	return nil
+}
+
+// hand gives what was opened to its Accept.
+func (l *Listener) hand(o opened, arrived chan opened, stop func() bool) error {
 	if !stop() { // Close has begun
 		return net.ErrClosed
 	}
-	if err := conn.SetDeadline(time.Time{}); err != nil {
+	if err := o.conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
 	select {
-	case arrived <- greeted{conn, h.Timed}:
+	case arrived <- o:
 		return nil
 	case <-time.After(handshakeTimeout): // its Accept has ended in the meantime
 		return context.DeadlineExceeded
@@ -186,18 +204,22 @@ func (l *Listener) peer(conn net.Conn, h hello, header Header) error {
 }
 
 // judge decides on a hello.
-func (l *Listener) judge(h hello, header Header) (chan greeted, reply) {
+func (l *Listener) judge(h hello, header Header) (expected, reply) {
 	link := header.link(h.Purpose)
 	switch {
 	case h.Job != l.config.Job:
-		return nil, reply{Verdict: refused, Reason: fmt.Sprintf("job %q is not here, but job %q", h.Job, l.config.Job)}
+		return expected{}, reply{Verdict: refused, Reason: fmt.Sprintf("job %q is not here, but job %q", h.Job, l.config.Job)}
 	case header.Generation < l.generation:
-		return nil, reply{Verdict: outdated, Reason: fmt.Sprintf("generation %d is over", header.Generation)}
+		return expected{}, reply{Verdict: outdated, Reason: fmt.Sprintf("generation %d is over", header.Generation)}
 	case header.Generation > l.generation:
-		return nil, reply{Verdict: early, Reason: fmt.Sprintf("generation %d has not reached this node", header.Generation)}
+		return expected{}, reply{Verdict: early, Reason: fmt.Sprintf("generation %d has not reached this node", header.Generation)}
 	}
-	if arrived, expected := l.waiting.Load(link); expected {
-		return arrived.(chan greeted), reply{Verdict: accepted, Timed: true} //nolint:forcetypeassert,errcheck // Accept puts nothing else there
+	if wanted, is := l.waiting.Load(link); is {
+		answer := reply{Verdict: accepted, Timed: true}
+		if h.Beside == l.config.Paths.name() {
+			answer.Beside = h.Beside
+		}
+		return wanted.(expected), answer //nolint:forcetypeassert,errcheck // Accept puts nothing else there
 	}
-	return nil, reply{Verdict: early, Reason: fmt.Sprintf("the %v is not expected", link)}
+	return expected{}, reply{Verdict: early, Reason: fmt.Sprintf("the %v is not expected", link)}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type tcpEnd struct {
 	link    Link
 	conn    net.Conn
 	reader  io.Reader // of conn
+	beside  *beside   // what carries the frames; nil: conn does
 	workers sync.WaitGroup
 	open    atomic.Int32          // goroutines that still use conn; the last one closes it
 	unsent  atomic.Pointer[error] // why a write failed
@@ -30,20 +32,28 @@ type tcpEnd struct {
 	echo    chan echo
 }
 
-// newTCPEnd takes over a connection after its handshake. Frames from the other end pass line, unless that is nil.
-func newTCPEnd(conn net.Conn, link Link, line Carrier, s Spec) *tcpEnd {
+// newTCPEnd takes over what was opened. Frames from the other end pass line, unless that is nil.
+func newTCPEnd(o opened, link Link, line Carrier, s Spec) *tcpEnd {
 	e := &tcpEnd{
 		queue: queue{spec: s, pool: newPool(s), state: newCloseState(), in: newDirection(s.Depth, line), out: newDirection(s.Depth, nil)},
-		link:  link, conn: conn, reader: conn, probe: make(chan struct{}, 1), echo: make(chan echo, 1),
+		link:  link, conn: o.conn, reader: o.conn, probe: make(chan struct{}, 1), echo: make(chan echo, 1),
 	}
 	e.open.Store(2)
 	if w := s.Watch; w != nil {
+		w.choice.Store(&o.choice)
 		w.hear(0)
-		e.reader = heardReader{conn, w}
+		e.reader = heardReader{o.conn, w}
 		e.workers.Go(e.watch)
 	}
+	if o.path != nil {
+		e.beside = newBeside(o.path)
+		e.open.Add(1)
+		e.workers.Go(e.readPath)
+		e.workers.Go(e.readEnd)
+	} else {
+		e.workers.Go(e.read)
+	}
 	e.workers.Go(e.write)
-	e.workers.Go(e.read)
 	return e
 }
 
@@ -66,12 +76,19 @@ func (e *tcpEnd) finish(cause error) {
 	// Errors mean that the connection is gone already, which the goroutines find out themselves.
 	_ = e.conn.SetWriteDeadline(deadline)
 	_ = e.conn.SetReadDeadline(deadline)
+	if e.beside != nil {
+		e.beside.finish(cause)
+	}
 }
 
 // done closes the connection when both goroutines are through with it. Where nothing can be written, TLS would still wait 5 s to write its notice of
 // the end.
 func (e *tcpEnd) done() {
-	if e.open.Add(-1) > 0 {
+	left := e.open.Add(-1)
+	if e.beside != nil {
+		e.beside.done(int(left))
+	}
+	if left > 0 {
 		return
 	}
 	if over, ok := e.conn.(interface{ NetConn() net.Conn }); ok && e.unsent.Load() != nil {
@@ -107,7 +124,12 @@ func (e *tcpEnd) write() {
 			e.flush()
 			return
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case e.beside != nil: // the connection can still say why
+			e.losePath(err)
+			<-e.state.done
+		default:
 			e.leaveToReader(err)
 			return
 		}
@@ -120,19 +142,31 @@ func (e *tcpEnd) flush() {
 		f := <-e.out.frames
 		e.out.freed()
 		if err := e.writeFrame(f); err != nil {
+			if e.beside != nil {
+				break
+			}
 			e.unsent.Store(&err)
 			return
 		}
 	}
+	if e.beside != nil && e.state.inOrder() {
+		_ = e.beside.path.Flush() // what is not there in time, the other end misses
+	}
 	e.sendClose()
+	if e.beside != nil {
+		<-e.beside.all
+	}
 }
 
 // writeFrame sends one frame and gives its payload back to the pool.
 func (e *tcpEnd) writeFrame(f Frame) error {
-	defer f.Release()
 	start := trace.Now()
 	f.encodeSent(e.header[:], len(f.Payload), stampOf(f.sentAt))
-	if err := e.writeParts(f.Payload); err != nil {
+	err := e.writeParts(e.header[:], f.Payload)
+	if err == nil || e.beside == nil { // a path that has failed may still read the payload
+		defer f.Release()
+	}
+	if err != nil {
 		return err
 	}
 	if w := e.spec.Watch; w != nil {
@@ -142,12 +176,15 @@ func (e *tcpEnd) writeFrame(f Frame) error {
 	return nil
 }
 
-// writeParts writes the header and a payload with as few calls of the kernel as there can be.
-func (e *tcpEnd) writeParts(payload []byte) error {
-	if s, ok := e.conn.(*secured); ok {
-		return s.writeFrame(e.header[:], payload)
+// writeParts writes a header and a payload with as few calls of the kernel as there can be, or hands them to the path.
+func (e *tcpEnd) writeParts(header, payload []byte) error {
+	if e.beside != nil {
+		return e.beside.send(header, payload)
 	}
-	e.parts = [2][]byte{e.header[:], payload}
+	if s, ok := e.conn.(*secured); ok {
+		return s.writeFrame(header, payload)
+	}
+	e.parts = [2][]byte{header, payload}
 	buffers := net.Buffers(e.parts[:])
 	_, err := buffers.WriteTo(e.conn)
 	return err
@@ -161,7 +198,11 @@ func (e *tcpEnd) sendClose() {
 		text = "failed: " + cause.Error()
 		text = text[:min(len(text), maxReason)]
 	}
-	e.link.header(closing, e.spec.Generation).encode(e.header[:], len(text))
+	h := e.link.header(closing, e.spec.Generation)
+	if e.beside != nil {
+		h.Step = e.beside.sent
+	}
+	h.encode(e.header[:], len(text))
 	if _, err := e.conn.Write(append(e.header[:], text...)); err != nil {
 		e.unsent.Store(&err)
 	}
@@ -188,7 +229,7 @@ func (e *tcpEnd) read() {
 	defer e.done()
 	header := make([]byte, headerBytes)
 	for {
-		f, err := e.readFrame(header)
+		f, err := e.readFrame(connSource{e.reader}, header)
 		switch {
 		case err != nil:
 			e.broken(err)
@@ -212,12 +253,17 @@ func (e *tcpEnd) broken(err error) {
 		e.finish(fmt.Errorf("send on the %s: %w", e.name(), *unsent))
 		return
 	}
+	if e.beside != nil {
+		if lost := e.beside.lost.Load(); lost != nil && errors.Is(err, os.ErrDeadlineExceeded) { // the connection does not know why
+			err = *lost
+		}
+	}
 	e.finish(fmt.Errorf("receive on the %s: %w", e.name(), err))
 }
 
 // readFrame reads one frame into a payload of the pool.
-func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
-	if _, err := io.ReadFull(e.reader, header); err != nil {
+func (e *tcpEnd) readFrame(from source, header []byte) (Frame, error) {
+	if err := from.header(header); err != nil {
 		return Frame{}, brokenOff(err)
 	}
 	h, n, err := decodeHeader(header, e.spec.MaxBytes)
@@ -231,8 +277,10 @@ func (e *tcpEnd) readFrame(header []byte) (Frame, error) {
 		w.timed(h, sentOf(header))
 	}
 	f := e.NewFrame(h, n)
-	if _, err := io.ReadFull(e.reader, f.Payload); err != nil {
-		f.Release()
+	if err := from.payload(f.Payload); err != nil {
+		if e.beside == nil { // a path that has failed may still write to the payload
+			f.Release()
+		}
 		return Frame{}, fmt.Errorf("payload of %v, %d bytes: %w", h, n, brokenOff(err))
 	}
 	return f, nil

@@ -63,7 +63,7 @@ func TestFramesSayWhenTheyWereSent(t *testing.T) {
 					}
 				}}
 				a, b := net.Pipe()
-				up := newTCPEnd(a, testLink, nil, Spec{Generation: 1, Depth: 1, MaxBytes: 8, Watch: w})
+				up := newTCPEnd(opened{conn: a}, testLink, nil, Spec{Generation: 1, Depth: 1, MaxBytes: 8, Watch: w})
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)

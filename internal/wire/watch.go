@@ -27,6 +27,7 @@ type Watch struct {
 	// called while nothing is known of the other host's clock, nor by a peer of a release that does not say. It must return at once.
 	Timed func(h Header, sent time.Duration)
 
+	choice         atomic.Pointer[Choice]
 	heard          atomic.Int64 // when, on the clock of trace.Now; 0: the link is not open yet
 	delivering     atomic.Bool  // the reader waits for room, and hears nothing
 	sent, received atomic.Int64 // bytes
@@ -60,6 +61,7 @@ type Observation struct {
 	RoundTrip, Offset, Uncertain time.Duration
 	Silent, Bound                time.Duration // since anything was heard, and how long that may last
 	Sent, Received               int64         // bytes, with headers
+	Choice                       Choice        // what carries the frames
 }
 
 // Observation returns what was seen up to now; false before the link is open.
@@ -68,6 +70,9 @@ func (w *Watch) Observation() (Observation, bool) {
 		return Observation{}, false
 	}
 	o := Observation{Peer: w.Peer, Silent: w.silent(), Bound: w.bound(), Sent: w.sent.Load(), Received: w.received.Load()}
+	if c := w.choice.Load(); c != nil {
+		o.Choice = *c
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, p := range w.probes {
@@ -213,6 +218,9 @@ func (e *tcpEnd) writeSmall(kind Kind, stamps ...int64) error {
 	e.link.header(kind, e.spec.Generation).encode(b, 8*len(stamps))
 	for _, s := range stamps {
 		b = binary.LittleEndian.AppendUint64(b, uint64(s))
+	}
+	if e.beside != nil {
+		return e.beside.send(b[:headerBytes], b[headerBytes:])
 	}
 	_, err := e.conn.Write(b)
 	return err

@@ -17,9 +17,9 @@ func watchedPair(lower, upper *Watch) (low, up *tcpEnd) {
 	l := Link{Purpose: Training, Pipeline: 0, Lower: 0, Upper: 1}
 	s := Spec{Generation: 1, Depth: 2, MaxBytes: 1 << 20}
 	s.Watch = lower
-	low = newTCPEnd(a, l, nil, s)
+	low = newTCPEnd(opened{conn: a}, l, nil, s)
 	s.Watch = upper
-	return low, newTCPEnd(b, l, nil, s)
+	return low, newTCPEnd(opened{conn: b}, l, nil, s)
 }
 
 func TestAnIdleLinkStaysAndIsMeasured(t *testing.T) {
@@ -62,7 +62,7 @@ func TestASilentPeerEndsTheLinkAtItsBound(t *testing.T) {
 				go func() { _, _ = io.Copy(io.Discard, b) }()
 				w := c.watch
 				w.Peer = "node b at 10.0.0.2:7"
-				e := newTCPEnd(a, Link{Purpose: Training, Lower: 0, Upper: 1}, nil, Spec{Generation: 1, Depth: 1, MaxBytes: 8, Watch: w})
+				e := newTCPEnd(opened{conn: a}, Link{Purpose: Training, Lower: 0, Upper: 1}, nil, Spec{Generation: 1, Depth: 1, MaxBytes: 8, Watch: w})
 				begin := time.Now()
 				_, err := e.Receive(t.Context())
 				took := time.Since(begin)
@@ -118,9 +118,9 @@ func TestALinkOfOneDirectionStays(t *testing.T) {
 		a, b := net.Pipe()
 		l, s := Link{Purpose: Averaged, Pipeline: 1, Lower: 2, Upper: 2}, Spec{Generation: 1, Depth: 2, MaxBytes: 1 << 20}
 		s.Watch = &Watch{}
-		low := newTCPEnd(a, l, nil, s)
+		low := newTCPEnd(opened{conn: a}, l, nil, s)
 		s.Watch = &Watch{}
-		up := newTCPEnd(b, l, nil, s)
+		up := newTCPEnd(opened{conn: b}, l, nil, s)
 		message := Header{Kind: Message, Generation: 1, Pipeline: 1, From: 2, To: 2, Micro: -1}
 		for message.Step = range uint64(5) {
 			time.Sleep(20 * time.Second)
@@ -165,9 +165,9 @@ func TestAFrameThatTakesLongerThanTheBoundArrives(t *testing.T) {
 		passing.Go(func() { pass(near, far) })
 		l, s := Link{Purpose: Training, Lower: 0, Upper: 1}, Spec{Generation: 1, Depth: 2, MaxBytes: 1 << 20}
 		s.Watch = &Watch{}
-		low := newTCPEnd(a, l, nil, s)
+		low := newTCPEnd(opened{conn: a}, l, nil, s)
 		s.Watch = &Watch{}
-		up := newTCPEnd(b, l, nil, s)
+		up := newTCPEnd(opened{conn: b}, l, nil, s)
 		if err := low.Send(t.Context(), low.NewFrame(Header{Kind: Activation, Generation: 1, To: 1}, 1<<20)); err != nil {
 			t.Fatal(err)
 		}

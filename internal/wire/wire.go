@@ -27,11 +27,13 @@ const (
 	Message                    // what a pipeline hands to the copies of its stage's center elsewhere; Step is the round
 	probing                    // asks whether the other end is alive: see Watch
 	echoing                    // answers that
+	offering                   // agrees on what carries the frames: see Paths
 )
 
 var kindNames = [...]string{
 	Activation: "activation", Gradient: "gradient", Norm: "norm", Tied: "tied gradient", Evaluation: "evaluation", Message: "averaging message",
 	closing: "closing", opening: "hello", answering: "reply", probing: "probe", echoing: "answer to a probe",
+	offering: "offer of a path",
 }
 
 // String names the kind in messages.
