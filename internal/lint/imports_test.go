@@ -62,6 +62,7 @@ var mayImport = map[string][]string{
 	"internal/data/tokenfile":   {"internal/access", "internal/checkpoint"},
 	"internal/data/idx":         {"internal/access"},
 	"internal/wire":             {"internal/pace", "internal/trace", "schedule", "stage/device"},
+	"internal/wire/ucx":         {"internal/wire"},
 	"internal/api":              {"internal/gpu", "internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":        {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":             {"internal/access", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/placer", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
@@ -84,7 +85,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/worker": {
 		"internal/access", "internal/api", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
-		"internal/cluster", "internal/worker/control", "internal/wire", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
+		"internal/cluster", "internal/worker/control", "internal/wire", "internal/wire/ucx", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/jobfile", "internal/obstacle", "internal/reshard", "internal/spec",
 		"internal/history", "internal/logging", "internal/mux", "internal/pki",
 	},
@@ -125,7 +126,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/objectstore", "internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle", "internal/pki",
+		"internal/objectstore", "internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/wire/ucx", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle", "internal/pki",
 		"internal/manual", "internal/nearest", "internal/process", "internal/strictyaml", "internal/words", "job", "stage/device", "stage/device/cuda", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/checkpoint", "internal/data", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/pki", "internal/strictyaml", "internal/words", "job", "schedule", "stage/device", "tuner"},
