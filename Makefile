@@ -90,6 +90,15 @@ comma    := ,
 cuda: ## as build, with the device on graphics processors of NVIDIA; where there is none the programs say so
 	@$(MAKE) --no-print-directory build TAGS='$(CUDA_TAGS)' LDFLAGS='$(LDFLAGS) -extldflags=-Wl,--unresolved-symbols=report-all'
 
+# UCX is opened while the program runs. Its headers are those of Debian's libucx-dev.
+have_ucx = $(CC) -E -include ucp/api/ucp.h -x c /dev/null
+UCX_TAGS = -tags ucx$(if $(TAGS),$(comma)onednn)
+
+.PHONY: ucx
+ucx: deps ## as build, with links over UCX, where the configuration names network devices for it (ucx_devices)
+	@$(call need,libucx-dev,$(have_ucx),it does not compile)
+	@$(MAKE) --no-print-directory build TAGS='$(UCX_TAGS)'
+
 .PHONY: build-portable
 build-portable: ## compile every package and test without oneDNN, with cgo and without it
 	$(GO) build ./...
@@ -118,6 +127,12 @@ test-cuda-emulated: deps ## the device on graphics processors, on a driver that 
 	$(TEST) $(CUDA_TAGS) -run OnGraphicsProcessors ./pipeline
 	$(TEST) $(CUDA_TAGS) -run 'GPU|Librar|Handle|NCCL|Probe' ./cmd/avgpiped ./internal/profile
 	$(TEST) $(CUDA_TAGS) ./bench/gpu
+
+.PHONY: test-ucx
+test-ucx: deps ## links over UCX, on the loopback
+	@$(call need,libucx-dev,$(have_ucx),it does not compile)
+	$(TEST) $(UCX_TAGS) ./internal/wire/ucx
+	$(TEST) $(UCX_TAGS) -run UCX ./internal/worker ./cmd/avgpiped
 
 .PHONY: gpu-smoke
 gpu-smoke: ## bin/gpu-smoke, one file: checks and measures a GPU of NVIDIA on a machine with nothing but its driver (bench/gpu/README.md)

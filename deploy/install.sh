@@ -46,6 +46,7 @@ install_all() {
 	rm "$unit"
 	put 0644 "$deploy/avgpiped-gpu-devices.service" "$PREFIX/lib/systemd/system/avgpiped-gpu-devices.service"
 	put 0644 "$deploy/avgpiped-gpu.conf" "$PREFIX/share/avgpipe/avgpiped-gpu.conf"
+	put 0644 "$deploy/avgpiped-ucx.conf" "$PREFIX/share/avgpipe/avgpiped-ucx.conf"
 	put 0644 "$deploy/avgpiped.sysusers.conf" "$PREFIX/lib/sysusers.d/avgpiped.conf"
 	put 0644 "$deploy/avgpiped.tmpfiles.conf" "$PREFIX/lib/tmpfiles.d/avgpiped.conf"
 	put 0644 "$BIN/share/completions/bash" "$PREFIX/share/bash-completion/completions/avgpipectl"

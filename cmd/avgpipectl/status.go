@@ -334,6 +334,19 @@ func printLinkStatus(p *page, links []api.LinkStatus) {
 	}
 	p.below(&t)
 	printTransports(p, links)
+	printNetworks(p, links)
+}
+
+// printNetworks prints what carries messages between nodes, where there was a choice.
+func printNetworks(p *page, links []api.LinkStatus) {
+	var t table
+	t.add("LINK", "OVER", "WHY")
+	for _, l := range links {
+		if l.Network != nil && l.Network.Choice != nil {
+			t.add(fmt.Sprintf("%d-%d", l.Link, l.Link+1), l.Network.Over, l.Network.Choice.Reason)
+		}
+	}
+	p.below(&t)
 }
 
 // printTransports prints what copies boundaries between GPUs.

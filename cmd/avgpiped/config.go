@@ -43,6 +43,7 @@ type config struct {
 	GPUs           []graphics    `yaml:"gpus" default:"all" rule:"each=GPU" does:"graphics processors that jobs may use: all, none, or a list of indices and UUIDs of nvidia-smi -L; [] is none"`
 	CUDADriver     string        `yaml:"cuda_driver" default:"libcuda.so.1" pattern:"^(/.+|[^/]+)$" form:"an absolute path, or a name that the loader finds" does:"the CUDA driver's library"`
 	CUDALibraries  directories   `yaml:"cuda_libraries" default:"none" rule:"word=none" does:"directories with cuBLAS and cuDNN, colons between them, before those where the loader looks"`
+	UCX            ucxDevices    `yaml:"ucx_devices" default:"none" rule:"word=none" does:"network devices whose network you trust, commas between them: links between nodes may go over UCX there, unencrypted"`
 	S3Endpoint     string        `yaml:"s3_endpoint" default:"https://s3.amazonaws.com" pattern:"^https?://[^/]+/?$" form:"https://HOST or http://HOST:PORT" does:"the server of the buckets that center.store of jobs names"`
 	S3Region       string        `yaml:"s3_region" default:"us-east-1" pattern:"^[a-z0-9-]{1,64}$" form:"a region" does:"the region of these buckets"`
 	S3Credentials  credentials   `yaml:"s3_credentials" default:"none" rule:"word=none" does:"a file with the access key in its first line and the secret key in its second; without it no job has a store"`

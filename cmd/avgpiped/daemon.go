@@ -17,6 +17,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
+	"github.com/avgpipe/avgpipe/internal/wire/ucx"
 )
 
 // devOrphanAfter ends workers of a --dev daemon that was killed: nobody will adopt them.
@@ -87,6 +88,7 @@ func runNode(ctx context.Context, c config, limits func() node.Limits, log *zap.
 		return unlessTold(ctx, err)
 	}
 	found.tell(log)
+	c.UCX.announce(log)
 	found.configure(&n)
 	asks.step = untold
 	n.Graphics = (&renewer{prober: &asks, log: log, found: found}).arguments
@@ -118,12 +120,15 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 	if c.Cores > 0 {
 		cores = cores[:c.Cores]
 	}
+	if err := c.UCX.check(ucx.Built); err != nil {
+		return node.Config{}, c.explain(err)
+	}
 	if err := checkLaunches(); err != nil {
 		return node.Config{}, err
 	}
 	graphics := c.graphicsArguments()
 	n := node.Config{
-		StateDir: c.StateDir, Socket: c.Socket, Group: string(c.Group), MetricsAddress: string(c.Metrics), Listen: string(c.Listen), Advertise: string(c.Advertise), AdminGroup: string(c.AdminGroup), NodeID: c.Node, Cores: cores,
+		StateDir: c.StateDir, Socket: c.Socket, Group: string(c.Group), MetricsAddress: string(c.Metrics), Listen: string(c.Listen), Advertise: string(c.Advertise), AdminGroup: string(c.AdminGroup), UCXDevices: string(c.UCX), NodeID: c.Node, Cores: cores,
 		SelectGPUs:    c.selection(),
 		WorkerCommand: append([]string{self, "worker"}, graphics...), TuneCommand: append([]string{self, "tune"}, graphics...), InspectCommand: []string{self, "inspect"}, ExportCommand: []string{self, "export"}, SpeedCommand: []string{self, "speed"},
 		Version: version, Log: log,

@@ -25,6 +25,8 @@ type Links struct {
 	Hold time.Duration
 	// TLS is what the workers' links identify themselves with. Nil: they are not encrypted.
 	TLS *control.LinkTLS
+	// UCX names the network devices on which workers' links may go over UCX, commas between them. Empty: none.
+	UCX string
 }
 
 const holdLink = 2 * time.Minute
@@ -117,7 +119,7 @@ func (l *Local) dropLink(job string, o *openLink) {
 // giveLink fills in what the assignment says of links, and returns the listener of its generation for the program, if it is open. The
 // caller calls taken once the worker has started or could not: then the next generation listens anew.
 func (l *Local) giveLink(a *control.Assignment) (inherit []*os.File, taken func()) {
-	a.LinkFD, a.TLS = 0, l.config.Links.TLS
+	a.LinkFD, a.TLS, a.UCX = 0, l.config.Links.TLS, l.config.Links.UCX
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := l.links[a.JobID]

@@ -165,6 +165,20 @@ type NetworkStatus struct {
 	// SentBytes and ReceivedBytes are of all pipelines, since the generation began.
 	SentBytes     int64 `json:"sent_bytes"`
 	ReceivedBytes int64 `json:"received_bytes"`
+	// Over is what carries the messages: "tls", "tcp" or "ucx".
+	Over string `json:"over"`
+	// Choice is left out where the configuration of this node allows no other way.
+	Choice *LinkChoice `json:"choice,omitempty"`
+}
+
+// LinkChoice says how it was chosen what carries the messages of a link, when it opened.
+type LinkChoice struct {
+	Reason string `json:"reason"`
+	// MessageBytes is how long the messages were that were measured. From one until its answer it took ConnectionS seconds over the connection and PathS over the
+	// other way, at best. They are left out where nothing was measured.
+	MessageBytes int64   `json:"message_bytes,omitempty"`
+	ConnectionS  float64 `json:"connection_s,omitempty"`
+	PathS        float64 `json:"path_s,omitempty"`
 }
 
 // TransportStatus is a way to copy from the memory of a GPU to that of another.

@@ -89,7 +89,7 @@ func testUninstall(t *testing.T, bin string) {
 	install(t, to, bin) // again, as an upgrade does
 	installed := run(t, to, "find", ".", "-type", "f", "-printf", "%P\n")
 	for _, file := range []string{
-		"usr/lib/systemd/system/avgpiped-gpu-devices.service", "usr/share/avgpipe/avgpiped-gpu.conf",
+		"usr/lib/systemd/system/avgpiped-gpu-devices.service", "usr/share/avgpipe/avgpiped-gpu.conf", "usr/share/avgpipe/avgpiped-ucx.conf",
 		"usr/bin/avgpiped", "usr/bin/avgpipectl", "usr/share/man/man1/avgpipectl-submit.1", "usr/share/man/man8/avgpiped.8",
 		"usr/share/bash-completion/completions/avgpipectl", "usr/share/zsh/site-functions/_avgpipectl", "usr/share/fish/vendor_completions.d/avgpipectl.fish",
 	} {

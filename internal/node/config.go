@@ -40,6 +40,8 @@ type Config struct {
 	Listen string
 	// Advertise is the address that the others are told. Default: Listen.
 	Advertise string
+	// UCXDevices names the network devices on which links between workers may go over UCX, commas between them: it does not encrypt. Empty: none.
+	UCXDevices string
 	// NodeID names the node for good; the first start writes it down. Default: the host's name.
 	NodeID string
 	// Cores are the processor cores that jobs compute on. Default: all that the process may use.

@@ -61,13 +61,13 @@ func (n *node) hosts() (all []spec.Host) {
 }
 
 // links says where the workers' links listen, and what they identify themselves with; nothing on a node that is alone.
-func (m *member) links() agent.Links {
+func (m *member) links(ucx string) agent.Links {
 	if m == nil {
 		return agent.Links{}
 	}
 	host, _, _ := net.SplitHostPort(m.advertise) // openMember has seen that it is HOST:PORT
 	files := pki.FilesOf(m.dir)
-	return agent.Links{Host: host, TLS: &control.LinkTLS{Certificate: files.Certificate, Key: files.Key, Authority: files.Authority}}
+	return agent.Links{Host: host, TLS: &control.LinkTLS{Certificate: files.Certificate, Key: files.Key, Authority: files.Authority}, UCX: ucx}
 }
 
 // memory is what jobs may take of this host's, as it was read last.

@@ -87,7 +87,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, started: time.Now(), gpus: gpus, audit: book, member: m}
 	here, err := agent.Open(agent.Config{
 		Node: id, StateDir: c.StateDir, Worker: c.WorkerCommand, Tuning: c.TuneCommand, Graphics: c.Graphics, Log: c.Log,
-		Limits: func() agent.Limits { return c.Limits().Agent }, Info: n.info, Peers: n.peer, Look: n.inspect.Look, Links: m.links(), Processes: c.Processes,
+		Limits: func() agent.Limits { return c.Limits().Agent }, Info: n.info, Peers: n.peer, Look: n.inspect.Look, Links: m.links(c.UCXDevices), Processes: c.Processes,
 	})
 	if err != nil {
 		return err

@@ -279,7 +279,7 @@ func (t *talk) accepted(ctx context.Context) (Path, Choice, error) {
 	c, err := t.answerConnection(path.Address(), most)
 	if err != nil || c.Over == t.over() {
 		path.Stop()
-		_ = <-answered // that it was stopped
+		<-answered //nolint:errcheck // it says that it was stopped
 		return nil, c, errors.Join(err, path.Close())
 	}
 	if err := <-answered; err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/internal/wire/ucx"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -28,7 +29,8 @@ type links struct {
 	config   wire.Config
 	identity *pki.Identity // nil: links are not encrypted
 	listener *wire.Listener
-	progress *progress // gets to know the links
+	ucx      *ucx.Transport // nil: links stay on their connections
+	progress *progress      // gets to know the links
 }
 
 // newLinks listens for the other nodes' links; nil when every stage lives here, of every pipeline.
@@ -45,6 +47,7 @@ func newLinks(ctx context.Context, a control.Assignment, p *progress, log *zap.L
 		return nil, nil //nolint:nilnil // there is nothing to reach
 	}
 	l := &links{stages: a.Stages, groups: a.Groups, shared: a.Spec.Job.Shared(), config: wire.Config{Job: a.JobID, Refused: logRefused(log)}, progress: p}
+	l.openPaths(a.UCX)
 	if t := a.TLS; t != nil {
 		var err error
 		if l.identity, err = pki.OpenFiles(pki.Files{Certificate: t.Certificate, Key: t.Key, Authority: t.Authority}); err != nil {
@@ -85,6 +88,20 @@ func logRefused(log *zap.Logger) func(net.Addr, error) {
 			log.Warn("a connection to the port of links was refused", zap.Stringer("from", from), zap.Error(err), zap.Int("others_before", since))
 		}
 	}
+}
+
+// openPaths has links choose between their connections and UCX, on these network devices. Where UCX cannot be used the links go on without it, and say why.
+func (l *links) openPaths(devices string) {
+	if devices == "" {
+		return
+	}
+	l.config.Paths = &wire.Paths{}
+	opened, err := ucx.New(devices)
+	if err != nil {
+		l.config.Paths.Missing = err.Error()
+		return
+	}
+	l.ucx, l.config.Paths.Transport = opened, opened
 }
 
 // secured makes configurations with the certificates as they are then: the daemon renews them.
@@ -202,7 +219,10 @@ func networkOf(watches []*wire.Watch) *api.NetworkStatus {
 		if out == nil || o.Silent.Seconds() > out.SilentS {
 			out = &api.NetworkStatus{
 				Peer: o.Peer, RoundTripS: o.RoundTrip.Seconds(), OffsetS: o.Offset.Seconds(), OffsetErrorS: o.Uncertain.Seconds(),
-				SilentS: o.Silent.Seconds(), BoundS: o.Bound.Seconds(),
+				SilentS: o.Silent.Seconds(), BoundS: o.Bound.Seconds(), Over: o.Choice.Over,
+			}
+			if c := o.Choice; c.Reason != "" {
+				out.Choice = &api.LinkChoice{Reason: c.Reason, MessageBytes: int64(c.Bytes), ConnectionS: c.Connection.Seconds(), PathS: c.Path.Seconds()}
 			}
 		}
 	}
@@ -225,5 +245,9 @@ func (l *links) close() error {
 	if l == nil {
 		return nil
 	}
-	return l.listener.Close()
+	err := l.listener.Close()
+	if l.ucx != nil {
+		err = errors.Join(err, l.ucx.Close())
+	}
+	return err
 }

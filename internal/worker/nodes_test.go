@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/internal/wire/ucx"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -231,6 +232,47 @@ func TestSlowLinksBetweenNodesShow(t *testing.T) {
 		if l.seconds == nil || *l.seconds < latency.Seconds()-low.Network.OffsetErrorS || l.none != nil || l.Link != 0 || l.MessageBytes != 2*16*16*4 {
 			t.Errorf("%+v: want %v at least, and nothing of the other direction", l.LinkStatus, latency)
 		}
+	}
+}
+
+// TestUCXIsChosenByMeasurement has nodes whose links may go over UCX, and one that has none of it: both compute the bits of one process, and say what carries
+// messages and why.
+func TestUCXIsChosenByMeasurement(t *testing.T) {
+	a := setup(t, 2, 2, func(j *job.Job) { j.Train.Steps = 4 })
+	want := train(t, a, nil)
+	for _, c := range []struct {
+		name   string
+		ucx    [2]string
+		reason string // of node a
+	}{
+		{"both", [2]string{"lo", "lo"}, "bytes and their answer took"},
+		{"one", [2]string{"lo", ""}, "the other node does not use ucx"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHosts(t, "a", "b")
+			all := h.assign(t, a, []int{0, 1})
+			for i := range all {
+				all[i].UCX = c.ucx[i]
+			}
+			if !ucx.Built {
+				c.reason = "this program was built without UCX"
+			}
+			got := trainAll(t, all, nil)
+			l := got[0].status.Progress.LinkStatus
+			if len(l) != 1 || l[0].Network == nil || l[0].Network.Choice == nil || !strings.Contains(l[0].Network.Choice.Reason, c.reason) {
+				t.Fatalf("links of node a are %+v; it ended with %v", l, got[0].err)
+			}
+			over, measured := l[0].Network.Over, *l[0].Network.Choice
+			if over != "tls" && (over != "ucx" || measured.PathS >= measured.ConnectionS) {
+				t.Errorf("%s carries messages, and it is %+v", over, measured)
+			}
+			t.Logf("over %s: %s", over, measured.Reason)
+			for k := range all {
+				if d := got[k].shards[k].Digest; d != want.shards[k].Digest || d == "" {
+					t.Errorf("stage %d: over nodes shard %.12s, in one process %.12s (the node ended with %v)", k, d, want.shards[k].Digest, got[k].err)
+				}
+			}
+		})
 	}
 }
 

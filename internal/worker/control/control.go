@@ -61,6 +61,8 @@ type Assignment struct {
 	LinkFD int `json:"link_fd,omitempty"`
 	// TLS names what links between nodes identify themselves with. Nil: they are not encrypted.
 	TLS *LinkTLS `json:"tls,omitempty"`
+	// UCX names the network devices of this node on which links may go over UCX, which does not encrypt. Empty: none.
+	UCX string `json:"ucx,omitempty"`
 }
 
 // LinkTLS are paths of PEM files of the node, which are read again when they change.
