@@ -48,6 +48,13 @@ func (m *Manifest) Model() *Manifest {
 	return &out
 }
 
+// Reduced is the round with the shards alone that so many pipelines are restored from.
+func (m *Manifest) Reduced(pipelines int) *Manifest {
+	out := *m
+	out.Shards = slices.Clone(m.Holding(0, pipelines))
+	return &out
+}
+
 // Holding are the shards, of all stages, of the groups that some pipelines of the round are in: from the first one to the one before the last given. Where none
 // is, they are those of the first group, for the center.
 func (m *Manifest) Holding(from, to int) (all []ShardRef) {

@@ -91,3 +91,48 @@ func TestGroupsWaitForAsManyNodes(t *testing.T) {
 		}
 	})
 }
+
+// TestOneGroupGoesOnWithoutAnother whose node is lost, from the last committed round, and both once it is back: each sample is consumed once.
+func TestOneGroupGoesOnWithoutAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		r.mu.Lock()
+		r.resplitAfter = 10 * time.Second
+		r.mu.Unlock()
+		id := r.submitModel(1, func(j *job.Job) { j.Pipelines, j.Groups, j.Center.Replicas = 4, 2, 1 })
+		pipelines := func(n int) func(*cluster.Job) bool {
+			return func(j *cluster.Job) bool {
+				s, err := r.Spec(j)
+				return err == nil && j.State == cluster.Running && int(s.Job.Pipelines) == n && j.CommittedRound() > 0 && len(j.LastCommitted().Cursors) == n
+			}
+		}
+		before := r.until(id, "commits", pipelines(4)).CommittedRound()
+		r.lose(1) // the shard of its group is only there
+		j := r.until(id, "goes on with one group", pipelines(2))
+		for _, want := range []string{
+			"goes on with 1 group of pipelines, from 2, of 2 pipelines each: node b is gone for more than 10s", "no other has room for 2 groups of 1 stage", "resumed from round",
+		} {
+			if !strings.Contains(j.Reason, want) {
+				t.Errorf("the reason is %q, without %q", j.Reason, want)
+			}
+		}
+		if j.CommittedRound() <= before || len(j.LastCommitted().Shards) != 1 {
+			t.Errorf("round %d, %d before, of %d shards", j.CommittedRound(), before, len(j.LastCommitted().Shards))
+		}
+		contiguous(t, j)
+		r.bring(1)
+		j = r.until(id, "has both groups again", pipelines(4))
+		if !strings.Contains(j.Reason, "goes on with 2 groups of pipelines, from 1, of 2 pipelines each: there is room for its 2 groups of 1 stage again") {
+			t.Error(j.Reason)
+		}
+		contiguous(t, j)
+		seen := map[int]bool{}
+		for _, l := range j.Lineage {
+			seen[l.Pipelines] = true
+		}
+		if !seen[2] || !seen[4] || len(j.LastCommitted().Shards) != 2 {
+			t.Errorf("lineage %+v, the last round of %d shards", j.Lineage, len(j.LastCommitted().Shards))
+		}
+	})
+}

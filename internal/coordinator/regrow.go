@@ -85,7 +85,7 @@ func (c *Coordinator) considerGrowth(o *observed, rooms []placer.Node) {
 				c.log.Info("a job keeps its fewer stages", zap.String("job", id), zap.Error(err))
 				return
 			}
-			o.grow = fmt.Sprintf("there is room for its %d stages again", original.Stages())
+			o.grow = fmt.Sprintf("there is room for its %s again", original.Shape())
 		})
 	})
 }
@@ -94,6 +94,9 @@ func (c *Coordinator) considerGrowth(o *observed, rooms []placer.Node) {
 func (a *act) regrow(ctx context.Context) (func(*observed), error) {
 	original := *a.original
 	why := fmt.Sprintf("split again into %d stages, from %d: %s", original.Stages(), a.spec.Stages(), a.decision.reason)
+	if original.Groups() != a.spec.Groups() {
+		why = fmt.Sprintf("%s: %s", changes("", a.spec, &original), a.decision.reason)
+	}
 	original.Why = append(slices.Clip(original.Why), why)
 	return a.requeue(ctx, &original, why)
 }

@@ -61,7 +61,7 @@ func (c *Coordinator) takeLoss(o *observed, now time.Time) {
 	}
 }
 
-// decideSplit has a job that has lost a node for good, and for which no other has room, go on with fewer stages. It waits for room that is expected
+// decideSplit has a job that has lost a node for good, and for which no other has room, go on with fewer groups of pipelines, or fewer stages. It waits for room that is expected
 // soon, and for its turn.
 func decideSplit(w snapshot, j *observed, v *placer.Verdict) (decision, bool) {
 	soon := !v.Before.IsZero() && v.Before.Sub(w.now) < spareSoon
@@ -71,7 +71,7 @@ func decideSplit(w snapshot, j *observed, v *placer.Verdict) (decision, bool) {
 	case v.Start && v.Want.Whole == "", !v.Start && (v.Behind != "" || soon):
 		return decision{}, false
 	}
-	return decision{choice: resplit, reason: fmt.Sprintf("%s, and no other has room for %d stages", j.bereft, j.spec.Stages())}, true
+	return decision{choice: resplit, reason: fmt.Sprintf("%s, and no other has room for %s", j.bereft, j.spec.Shape())}, true
 }
 
 // unsplitReason is what a reason of a job ends with that has lost a node for good and keeps its stages.
@@ -97,15 +97,24 @@ func (a *act) resplit(ctx context.Context) (func(*observed), error) {
 		a.log.Info("a job is not split anew", zap.String("job", a.ID), zap.String("why", no))
 		return func(o *observed) { o.unsplit, o.splitAt = no, a.now().Add(resplitAgain) }, nil
 	}
-	return a.requeue(ctx, fewer, fmt.Sprintf("split anew, from %d stages into %d: %s", a.spec.Stages(), fewer.Stages(), a.decision.reason))
+	return a.requeue(ctx, fewer, fmt.Sprintf("%s: %s", changes("split anew", a.spec, fewer), a.decision.reason))
 }
 
-// fewer is the spec of the job with the most stages for which there is room; or it says why there is none.
-func (a *act) fewer(ctx context.Context) (found *spec.Spec, no string) {
-	if err := a.readable(ctx); err != nil {
-		return nil, err.Error()
+// changes says for people how the groups of pipelines, or else the stages, become others.
+func changes(split string, from, to *spec.Spec) string {
+	if from.Groups() != to.Groups() {
+		return fmt.Sprintf("goes on with %s of pipelines, from %d, of %s each", words.Count(to.Groups(), "group"), from.Groups(), words.Count(to.Job.Shared(), "pipeline"))
 	}
+	return fmt.Sprintf("%s, from %d stages into %d", split, from.Stages(), to.Stages())
+}
+
+// fewer is the spec of the job with the most groups of pipelines, and the most stages, for which there is room and that a round can be read for; or it says why
+// there is none.
+func (a *act) fewer(ctx context.Context) (found *spec.Spec, no string) {
 	for s, err := range a.spec.Fewer(a.facts(a.rooms), a.decision.reason) {
+		if err == nil {
+			err = a.readable(ctx, int(s.Job.Pipelines))
+		}
 		if err == nil {
 			err = a.roomFor(ctx, s, a.rooms, a.want.Lacking, a.LastCommitted() != nil)
 		}
@@ -117,14 +126,14 @@ func (a *act) fewer(ctx context.Context) (found *spec.Spec, no string) {
 	return nil, no
 }
 
-// readable says why none of the job's rounds could be resumed from now. What is damaged is given up when the job is placed.
-func (a *act) readable(ctx context.Context) error {
+// readable says why none of the job's rounds could be resumed from now, with so many pipelines. What is damaged is given up when the job is placed.
+func (a *act) readable(ctx context.Context, pipelines int) error {
 	if len(a.Committed) == 0 {
 		return nil
 	}
 	trained := make([]*cluster.Manifest, len(a.Committed))
 	for i, m := range a.Committed {
-		trained[i] = m.Trained()
+		trained[i] = m.Reduced(pipelines).Trained()
 	}
 	m, faults, err := NewestWhole(ctx, a.holders(a.ID, trained, a.away, agent.Shards.Size).one, trained, isDamaged)
 	if err == nil && m == nil {
@@ -169,8 +178,8 @@ func (c *Coordinator) roomFor(ctx context.Context, s *spec.Spec, rooms []placer.
 			return fmt.Errorf("%s: it takes %s: %w", words.Count(s.Stages(), "stage"), want.Need(), err)
 		}
 		missing := false
-		for i, seat := range p.Seats {
-			if looked[seat.Node] || resumes && i > 0 && i < len(p.Seats)-1 {
+		for _, seat := range p.Seats {
+			if looked[seat.Node] || resumes && seat.Stage > 0 && seat.Stage < s.Stages()-1 {
 				continue
 			}
 			looked[seat.Node] = true

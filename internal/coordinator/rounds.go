@@ -174,7 +174,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	}
 	trained := make([]*cluster.Manifest, len(now.Committed)) // what is frozen the workers verify, which can make it again
 	for i, m := range now.Committed {
-		trained[i] = m.Trained()
+		trained[i] = m.Reduced(int(a.spec.Job.Pipelines)).Trained()
 	}
 	look := a.holders(a.ID, trained, a.away, agent.Shards.Verify).preferring(a.taking, trained)
 	a.verified = look.found

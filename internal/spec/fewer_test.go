@@ -79,3 +79,32 @@ func TestAJobOfThePlanOfAUserKeepsItsStages(t *testing.T) {
 		}
 	}
 }
+
+// TestAJobGoesOnWithFewerGroups before it goes on with fewer stages, and each group keeps its pipelines.
+func TestAJobGoesOnWithFewerGroups(t *testing.T) {
+	s, err := emulatedSpec(t) // of 4 stages
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Job.Groups, s.Job.Pipelines, s.Job.MinStages = 3, 6, 3
+	var said []string
+	for fewer, err := range s.Fewer(spec.Facts{Cores: 2}, "node c is gone") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fewer.Job.Shared() != 2 {
+			t.Errorf("%s have %d pipelines each", fewer.Shape(), fewer.Job.Shared())
+		}
+		if before, err := fewer.Original(); err != nil || before.Groups() != 3 || before.Job.Pipelines != 6 {
+			t.Errorf("before, there were %+v (%v)", before, err)
+		}
+		said = append(said, fewer.Shape())
+	}
+	if want := []string{"2 groups of 4 stages", "4 stages", "3 stages"}; !slices.Equal(said, want) {
+		t.Errorf("it may have %q, want %q", said, want)
+	}
+	other, problems := s.Recount(spec.Counts{Pipelines: 4}, spec.Facts{Cores: 2})
+	if len(problems) > 0 || other.Groups() != 2 {
+		t.Errorf("with 4 pipelines there are %d groups of 3: %v", other.Groups(), problems)
+	}
+}

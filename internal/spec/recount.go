@@ -7,12 +7,13 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-// Counts are those that may change between two generations of a job. 0: as it was.
-type Counts struct{ Stages, Pipelines int }
+// Counts are those that may change between two generations of a job. 0: as it was; of the groups, at most as many as it was that divide the pipelines.
+type Counts struct{ Stages, Pipelines, Groups int }
 
 // mostTried bounds how many other counts are tried for the nearest that fits.
 const mostTried = 32
@@ -24,7 +25,7 @@ func (s *Spec) Recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 	if s.Job.Open() {
 		return nil, refusal("stages", "", "its counts are not chosen yet; resume it without --stages and --pipelines")
 	}
-	was := Counts{int(s.Job.Stages), int(s.Job.Pipelines)}
+	was := Counts{Stages: int(s.Job.Stages), Pipelines: int(s.Job.Pipelines)}
 	if c.Stages == 0 {
 		c.Stages = was.Stages
 	}
@@ -66,6 +67,9 @@ func refusal(key, nearest, format string, args ...any) strictyaml.Problems {
 func (s *Spec) recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 	j, was := s.Job, s.Job
 	j.Stages, j.Pipelines = job.Count(c.Stages), job.Count(c.Pipelines)
+	if c.Groups > 0 {
+		j.Groups = c.Groups
+	}
 	for j.Groups > 1 && c.Pipelines%j.Groups != 0 {
 		j.Groups--
 	}
@@ -95,7 +99,7 @@ func (s *Spec) recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 	}
 	out.take(found)
 	if j.Groups != was.Groups {
-		out.Why = append(out.Why, fmt.Sprintf("%d pipelines cannot be divided into %d groups: they are in %d", c.Pipelines, was.Groups, j.Groups))
+		out.Why = append(out.Why, fmt.Sprintf("its pipelines are in %s; before, they were in %d", words.Count(j.Groups, "group"), s.Groups()))
 	}
 	out.Why = append(out.Why, fmt.Sprintf("the job goes on with %d stages and %d pipelines; before, it had %d and %d", c.Stages, c.Pipelines, was.Stages, was.Pipelines))
 	return &out, nil
@@ -117,7 +121,7 @@ func (s *Spec) nearest(c Counts, f Facts) Counts {
 	var all []Counts
 	for stages := 1; stages <= min(2*c.Stages, len(f.Model.Layers)); stages++ {
 		for pipelines := 1; pipelines <= c.Pipelines; pipelines++ {
-			all = append(all, Counts{stages, pipelines})
+			all = append(all, Counts{Stages: stages, Pipelines: pipelines})
 		}
 	}
 	away := func(o Counts) int { return abs(o.Stages-c.Stages) + abs(o.Pipelines-c.Pipelines) }
