@@ -27,8 +27,8 @@ func (c *Coordinator) observe(e agent.Event) {
 func (c *Coordinator) observeWorker(o *observed, w *worker, e agent.Event, now time.Time) {
 	before, deaths := o.hold, o.deaths
 	c.hears(w.process.Node)
-	if e.Worker != nil && e.Worker.Shard != nil && o.Job != nil && e.Worker.Round <= o.CommittedRound() {
-		return // it was said before the connection broke
+	if e.Worker != nil && e.Worker.Shard != nil && (o.Job == nil || e.Worker.Round <= o.CommittedRound()) {
+		return // nothing can be decided about the job, as nobody can read its spec; or it was said before the connection broke
 	}
 	o.take(w, e, now)
 	if o.deaths > deaths {

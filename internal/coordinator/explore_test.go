@@ -65,8 +65,8 @@ func (s *drill) specOf() []byte {
 }
 
 // run runs a schedule, and returns what was wrong; "" where nothing was.
-func (s *drill) run(wordy, followed bool) (violation, account string) {
-	w := &world{simulation: newSimulation(), drill: s, state: cluster.NewState(), changed: make(chan struct{}), said: map[message]int{}, wordy: wordy}
+func (s *drill) run(noted account, followed bool) (violation, text string) {
+	w := &world{simulation: newSimulation(), drill: s, state: cluster.NewState(), changed: make(chan struct{}), said: map[message]int{}, account: noted}
 	defer w.close()
 	w.check = &checker{w: w, begun: map[string]*cluster.Manifest{}, useless: map[*trainer]time.Duration{}}
 	if followed {
@@ -81,7 +81,7 @@ func (s *drill) run(wordy, followed bool) (violation, account string) {
 	w.elect(w.nodes[0])
 	for _, one := range s.strikes {
 		w.after(one.at, func() {
-			w.note("%s %c", one.what, 'a'+rune(one.node)) //nolint:gosec // few
+			w.mark("%s %c", one.what, 'a'+rune(one.node)) //nolint:gosec // few
 			if undo := strikes[one.what](w, w.nodes[one.node]); undo != nil {
 				w.after(one.last, undo)
 			}
@@ -124,7 +124,7 @@ func TestWhateverTheSchedule(t *testing.T) {
 		all.Go(func() {
 			for seed := next.Add(1) - 1; seed < end && bad.Load() < 3; seed = next.Add(1) - 1 {
 				s := draw(seed)
-				violation, _ := s.run(false, seed%16 == 0)
+				violation, _ := s.run(silent, seed%16 == 0)
 				if violation != "" && bad.Add(1) <= 3 {
 					t.Errorf("schedule %d: %s\n%s", seed, violation, shrink(s))
 				}
@@ -139,7 +139,7 @@ func TestWhateverTheSchedule(t *testing.T) {
 func shrink(s *drill) string {
 	s.random = nil
 	breaks := func(s *drill) bool {
-		violation, _ := s.run(false, false)
+		violation, _ := s.run(silent, false)
 		return violation != ""
 	}
 	if !breaks(s) {
@@ -173,8 +173,8 @@ func shrink(s *drill) string {
 			}
 		}
 	}
-	_, account := s.run(true, false)
-	return fmt.Sprintf("schedule\n%s----\n%s", s, account)
+	_, text := s.run(full, false)
+	return fmt.Sprintf("schedule\n%s----\n%s", s, text)
 }
 
 // TestSchedules runs the scenarios of testdata/schedules. Each is a schedule that broke something once, and prints what happens in it now.
@@ -185,11 +185,11 @@ func TestSchedules(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", d.Pos, err)
 			}
-			violation, account := s.run(true, true)
+			violation, text := s.run(brief, true)
 			if violation != "" {
 				t.Errorf("%s: %s", d.Pos, violation)
 			}
-			return account
+			return text
 		})
 	})
 }
@@ -198,13 +198,13 @@ func TestSchedules(t *testing.T) {
 func TestSchedulesAreRepeatable(t *testing.T) {
 	for seed := range uint64(100) {
 		s := draw(seed)
-		_, first := s.run(true, false)
+		_, first := s.run(full, false)
 		s.random = nil
 		again, err := readSchedule(s.String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, second := again.run(true, false); first != second {
+		if _, second := again.run(full, false); first != second {
 			t.Fatalf("seed %d:\n%s\nand then\n%s", seed, first, second)
 		}
 		if !strings.Contains(first, "commit_round") && seed == 0 {

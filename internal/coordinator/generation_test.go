@@ -123,7 +123,7 @@ func TestTrafficShowsWhatLinksCarryAtLeast(t *testing.T) {
 			{Link: 1, MessageBytes: 1 << 40, DownS: &down, UpS: &up}, // inside of a node
 		}
 	}
-	p, c := pair("a", "b"), &Coordinator{}
+	p, c := pair("a", "b"), &Coordinator{host: &process{}}
 	c.ways.known = map[[2]string]Link{}
 	for _, step := range []struct {
 		name  string

@@ -37,9 +37,18 @@ type world struct {
 	calm     bool // nothing goes wrong any more
 	stopping bool // the leader was asked to stop in order
 	notes    strings.Builder
-	wordy    bool
+	account  account
 	check    *checker
 }
+
+// account says what is noted of a run.
+type account uint8
+
+const (
+	silent account = iota
+	brief          // commands and strikes, which change only with what is decided
+	full           // with times, decisions and messages
+)
 
 // simNode is a host and its daemon.
 type simNode struct {
@@ -73,9 +82,17 @@ const simNotes = 8 << 10
 
 // note adds to the account of a run.
 func (w *world) note(format string, args ...any) {
-	if w.wordy && w.notes.Len() < simNotes {
+	if w.account == full && w.notes.Len() < simNotes {
 		fmt.Fprintf(&w.notes, "%5.2fs  %s\n", w.at.Seconds(), fmt.Sprintf(format, args...))
 	}
+}
+
+// mark adds to the account of a run what a scenario keeps.
+func (w *world) mark(format string, args ...any) {
+	if w.account == brief {
+		fmt.Fprintf(&w.notes, format+"\n", args...)
+	}
+	w.note(format, args...)
 }
 
 // leadership is a coordinator in its term, and what it has of Raft.
@@ -214,12 +231,18 @@ func (l *leadership) tick() {
 		return
 	}
 	for range len(l.c.calls) {
+		if l.ticked == 0 {
+			break // it ticks before it hears anything
+		}
 		(<-l.c.calls)()
 	}
 	l.ticked = l.w.at
+	if len(l.c.calls) > 0 {
+		defer l.wake()
+	}
 	stopping := l.w.stopping && l == l.w.leader
 	idle := l.c.tick(l.State(), stopping)
-	if l.w.wordy {
+	if l.w.account == full {
 		l.tell()
 	}
 	l.c.answered = nil
@@ -341,7 +364,7 @@ func copied(c cluster.Command) cluster.Command {
 func (w *world) apply(c cluster.Command) (cluster.Result, error) {
 	before := w.state
 	next, result, err := before.Apply(before.Index+1, c)
-	w.note("%s: %v", cluster.Kind(c), said(c, result, err))
+	w.mark("%s: %s", cluster.Kind(c), said(c, result, err))
 	w.state = next
 	w.changed = make(chan struct{})
 	w.check.applied(before, next, c, err)
@@ -355,18 +378,18 @@ func (w *world) apply(c cluster.Command) (cluster.Result, error) {
 func said(c cluster.Command, r cluster.Result, err error) string {
 	switch c := c.(type) {
 	case *cluster.BeginGeneration:
-		return fmt.Sprintf("job %s generation %d from round %d at %s %v", c.Job, r.Generation, c.From, c.Placement, errText(err))
+		return fmt.Sprintf("job %s generation %d from round %d on %v%s", c.Job, r.Generation, c.From, placementOf(&cluster.Job{Placement: c.Placement}).nodes(), errText(err))
 	case *cluster.BeginCommit:
-		return fmt.Sprintf("job %s generation %d round %d %v", c.Job, c.Generation, c.Round, errText(err))
+		return fmt.Sprintf("job %s generation %d round %d%s", c.Job, c.Generation, c.Round, errText(err))
 	case *cluster.CommitRound:
-		return fmt.Sprintf("job %s generation %d round %d %v", c.Job, c.Generation, c.Round, errText(err))
+		return fmt.Sprintf("job %s generation %d round %d%s", c.Job, c.Generation, c.Round, errText(err))
 	}
-	return fmt.Sprintf("job %s %s", r.Job, errText(err))
+	return fmt.Sprintf("job %s%s", r.Job, errText(err))
 }
 
 func errText(err error) string {
 	if err == nil {
 		return ""
 	}
-	return err.Error()
+	return ", refused: " + err.Error()
 }
