@@ -62,6 +62,9 @@ func upgradeOnce(ctx context.Context, o options, references map[string]result) (
 	if err == nil {
 		err = w.checkResults(ctx, references)
 	}
+	if err == nil { // a daemon that is told to end leaves those that it has not told yet
+		err = rig.Poll(ctx, drainBound, "the end of all workers", func() bool { return len(w.processes(asWorker)) == 0 })
+	}
 	for _, j := range w.jobs {
 		err = errors.Join(append(j.problems, err)...)
 	}
