@@ -35,6 +35,7 @@ func (c *checker) check(env Environment) {
 	if len(c.Data.Validation) > 0 && c.Has("data.holdout") {
 		c.refuse("data.holdout", "", "data.holdout stands beside data.validation, which says what is evaluated on; remove one of them")
 	}
+	c.checkURLs()
 	c.checkOptimizer()
 	if pull := c.Averaging.Pull; pull != "predicted" && c.Averaging.Horizon != 0 {
 		c.refuse("averaging.horizon", "", "averaging.horizon is read with pull predicted only, and averaging.pull is %s; remove it, or write pull: predicted", pull)

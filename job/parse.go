@@ -96,7 +96,10 @@ func (j *Job) eachPath(do func(key, path string) string) {
 // Absolute makes the job's relative paths start at a directory, that of the job file.
 func (j *Job) Absolute(base string) {
 	j.eachPath(func(key, path string) string {
-		if path == "" || filepath.IsAbs(path) || key == "data.tokenizer" && path == TokenizerBytes {
+		switch {
+		case path == "" || filepath.IsAbs(path) || key == "data.tokenizer" && path == TokenizerBytes:
+			return path
+		case IsURL(path) && (strings.HasPrefix(key, "data.files[") || strings.HasPrefix(key, "data.validation[")):
 			return path
 		}
 		return filepath.Join(base, path)

@@ -34,6 +34,8 @@ type Opener struct {
 	User *User
 	// OnOpen is told each path before it is opened, to read it or to list it. It may be called concurrently. Nil: nobody asks.
 	OnOpen func(path string)
+	// Own are paths of files that the User need not have a right to: this process has put them there for him.
+	Own map[string]bool
 
 	last *lastDirectory // nil: every path is followed from the root
 }
@@ -66,6 +68,7 @@ const (
 // Open opens a regular file of at most maxBytes; 0 means of any size. Pipes, sockets and devices are refused unopened, and opening
 // never waits.
 func (o *Opener) Open(path string, maxBytes int64) (*os.File, error) {
+	o = o.of(path)
 	o.tell(path)
 	p, err := o.walk(path)
 	if err != nil {
@@ -84,6 +87,14 @@ func (o *Opener) Open(path string, maxBytes int64) (*os.File, error) {
 	return p.reopen(path, unix.O_RDONLY, mayRead, "read")
 }
 
+// of is the opener of a path: one with the rights of this process for what is its own.
+func (o *Opener) of(path string) *Opener {
+	if o == nil || !o.Own[path] {
+		return o
+	}
+	return &Opener{OnOpen: o.OnOpen}
+}
+
 // ReadFile reads a regular file of at most maxBytes.
 func (o *Opener) ReadFile(path string, maxBytes int64) ([]byte, error) {
 	file, err := o.Open(path, maxBytes)
@@ -99,6 +110,7 @@ func (o *Opener) ReadFile(path string, maxBytes int64) ([]byte, error) {
 
 // Stat looks at what a path leads to. It opens nothing.
 func (o *Opener) Stat(path string) (Info, error) {
+	o = o.of(path)
 	p, err := o.walk(path)
 	if err != nil {
 		return Info{}, err

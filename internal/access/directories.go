@@ -12,7 +12,7 @@ import (
 func (o *Opener) Keeping() (keeping *Opener, release func()) {
 	keeping = &Opener{last: &lastDirectory{}}
 	if o != nil {
-		keeping.User, keeping.OnOpen = o.User, o.OnOpen
+		keeping.User, keeping.OnOpen, keeping.Own = o.User, o.OnOpen, o.Own
 	}
 	return keeping, func() { keeping.last.keep("", place{}) }
 }

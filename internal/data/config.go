@@ -10,6 +10,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/internal/pinned"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -44,6 +45,10 @@ type Config struct {
 	// mapped, and do not count. While it reads, Open takes up to some 64 MiB more for each of as many files as there are cores, 8 at
 	// most: a portion of text and its words, a decoded image (up to 256 MiB), a page of each Parquet column.
 	CapBytes int64
+	// Remote are the objects that entries which are URLs stand for, and RemoteDir is where copies of them lie (pinned.Object.Path). Without that
+	// directory they have names and lengths alone: Check and Pin look no further, and Open fails.
+	Remote    []pinned.Object
+	RemoteDir string
 	// Access opens everything that is named here, with the rights of the job's user. Nil: with those of this process.
 	Access *access.Opener
 }
@@ -177,6 +182,7 @@ func (c Config) validateUnread() error {
 // keepDirectories has Access follow the path to a directory once for all files in it, until the caller calls release.
 func (c *Config) keepDirectories() (release func()) {
 	c.Access, release = c.Access.Keeping()
+	c.Access.Own = c.copies()
 	return release
 }
 

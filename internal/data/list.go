@@ -17,6 +17,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/nearest"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 // File is one file of a corpus.
@@ -24,6 +25,7 @@ type File struct {
 	Path  string // absolute
 	Name  string // relative to the directory that its pattern starts from, with slashes: the same wherever the corpus lies
 	Bytes int64
+	away  bool // there is no copy: Path is its URL
 }
 
 // Skipped counts what was passed over on the way, by what it is.
@@ -53,15 +55,20 @@ func (s Skipped) Notes() []string {
 // entry that matches nothing, or a path that cannot be read, is an *Error.
 func List(ctx context.Context, c Config) ([]File, Skipped, error) {
 	defer c.keepDirectories()()
-	return list(ctx, "data.files", c.Files, c.Access)
+	return c.list(ctx, "data.files", c.Files)
 }
 
-func list(ctx context.Context, key string, entries []string, opener *access.Opener) (files []File, skipped Skipped, err error) {
+func (c *Config) list(ctx context.Context, key string, entries []string) (files []File, skipped Skipped, err error) {
 	skipped = Skipped{}
 	seen := map[string]bool{}
 	for i, pattern := range entries {
-		l := lister{ctx: ctx, access: opener, skipped: Skipped{}}
-		if err := l.expand(filepath.Clean(pattern)); err != nil {
+		l := lister{ctx: ctx, access: c.Access, skipped: Skipped{}}
+		if job.IsURL(pattern) {
+			l.files, err = c.remote(pattern)
+		} else {
+			err = l.expand(filepath.Clean(pattern))
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, fmt.Errorf("data: listing %s: %w", pattern, ctx.Err())
 			}

@@ -84,6 +84,9 @@ func Open(ctx context.Context, c Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
+	if slices.ContainsFunc(slices.Concat(o.train, o.held), isAway) {
+		return nil, errAway
+	}
 	s := &Set{task: o.Task, seed: o.Seed, sequence: max(o.Sequence, 1), Tokenizer: o.vocab, Notes: o.notes}
 	switch o.Task {
 	case Images:
@@ -129,11 +132,11 @@ func newOpener(ctx context.Context, c Config) (*opener, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	train, skipped, err := list(ctx, "data.files", o.Files, o.Access)
+	train, skipped, err := o.list(ctx, "data.files", o.Files)
 	if err != nil {
 		return nil, err
 	}
-	held, skippedToo, err := list(ctx, "data.validation", o.Validation, o.Access)
+	held, skippedToo, err := o.list(ctx, "data.validation", o.Validation)
 	if err != nil {
 		return nil, err
 	}
