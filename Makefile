@@ -31,7 +31,7 @@ TAGS        = $(if $(filter-out no,$(ONEDNN)),$(shell $(have_onednn) >/dev/null 
 # Packages whose goroutines share memory; `make test-race` runs these. Not cmd/avgpiped: its tests are whole runs of these
 # packages in several processes, and take minutes under the race detector.
 CONCURRENT := ./elastic/... ./pipeline/... ./internal/access/... ./internal/agent/... ./internal/cluster/... ./internal/coordinator/... \
-              ./internal/outputdir/... ./internal/process/... ./internal/shard/... ./internal/data/... ./internal/node/... ./internal/pace/... \
+              ./internal/outputdir/... ./internal/process/... ./internal/remotedata/... ./internal/shard/... ./internal/data/... ./internal/node/... ./internal/pace/... \
               ./internal/server/... ./internal/trace/... ./internal/profile/... ./internal/wire/... ./internal/worker/... \
               ./stage/device/emulated/... ./cmd/avgpipectl/...
 

@@ -1,4 +1,4 @@
-// Package objectstore keeps objects under keys in a bucket: what internal/archive needs of S3, and no more.
+// Package objectstore keeps objects under keys in a bucket: what internal/archive and internal/remotedata need of S3, and no more.
 //
 //   - Bucket: the interface. objectstoretest has a bucket in memory, and the suite that every bucket passes.
 //   - Open: a bucket of a server that speaks S3.
@@ -49,7 +49,7 @@ type Kind string
 // The kinds of Error. Only the first may pass without somebody's doing.
 const (
 	Unavailable Kind = "unavailable" // the server does not answer, or says that it cannot
-	Refused     Kind = "refused"     // the credentials
+	Refused     Kind = "refused"     // the credentials, or what is asked for
 	NoBucket    Kind = "no_bucket"
 	NoObject    Kind = "no_object"
 	Damaged     Kind = "damaged" // content is not what it is said to be
@@ -66,7 +66,7 @@ type Error struct {
 
 func (e *Error) Error() string {
 	what := map[Kind]string{
-		Refused: "the credentials of the daemon are refused", NoBucket: "there is no such bucket",
+		Refused: "access is refused", NoBucket: "there is no such bucket",
 		Damaged: "the content is damaged", Changed: "the object was replaced by another", NoObject: "there is no such object", Unavailable: "the store cannot be used now",
 	}[e.Kind]
 	return fmt.Sprintf("%s %s: %s: %v", e.Op, e.URL, what, e.Err)

@@ -17,6 +17,7 @@ import (
 var suites = []struct{ pkg, run string }{
 	{"./internal/objectstore", "."},
 	{"./internal/node", "Bucket"},
+	{"./internal/remotedata", "Buckets"},
 }
 
 // server builds the server, starts it and returns its URL.
