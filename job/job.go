@@ -180,7 +180,9 @@ type Model struct {
 type Data struct {
 	// Files, directories or glob patterns. A directory stands for every file below it, a pattern (`*`, `?`, `[a-z]`,
 	// `{a,b}`, and `**` across directories) for the files it matches; names that start with a dot are skipped unless the
-	// pattern says them. Relative paths start at the job file's directory.
+	// pattern says them. Relative paths start at the job file's directory. Or URLs, where the daemon's data_sources allow them:
+	// `s3://BUCKET/KEY`, of an object, a prefix or such a pattern, and `https://HOST/PATH`, which may end in `#sha256=DIGEST`. What they are
+	// is fixed when the job is submitted; docs/data.md says how.
 	Files []string `yaml:"files" json:"files" rule:"required items=1+ path"`
 	// Files to evaluate on, like `files`; nothing else is held out then. Default: a share of `files`, see `holdout`.
 	Validation []string `yaml:"validation" json:"validation" rule:"path number=data.holdout"`

@@ -108,7 +108,7 @@ func newBench(ctx context.Context, batches int) (*bench, error) {
 	}
 	s, err := spec.New(&spec.Resolution{Job: *j}, m, nil, false)
 	if err == nil {
-		b.trials, err = worker.OpenTrials(ctx, s, cuda.Config{})
+		b.trials, err = worker.OpenTrials(ctx, s, cuda.Config{}, "")
 	}
 	if err != nil {
 		return nil, errors.Join(err, b.close())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -171,7 +172,7 @@ func (c *call) prepare(o submitOptions) (r api.SubmitRequest, target string, err
 		if at.Err() != nil {
 			err = nil
 		}
-		_, _, missing := data.List(c.ctx, data.Config{Files: j.Data.Files})
+		_, _, missing := data.List(c.ctx, data.Config{Files: slices.DeleteFunc(slices.Clone(j.Data.Files), job.IsURL)})
 		if wrong, ok := errors.AsType[*data.Error](missing); ok {
 			at.Refuse(wrong.Key, wrong.Nearest, "%s: %v", wrong.Key, wrong.Err)
 		}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -47,6 +48,8 @@ type config struct {
 	S3Endpoint     string        `yaml:"s3_endpoint" default:"https://s3.amazonaws.com" pattern:"^https?://[^/]+/?$" form:"https://HOST or http://HOST:PORT" does:"the server of the buckets that center.store of jobs names"`
 	S3Region       string        `yaml:"s3_region" default:"us-east-1" pattern:"^[a-z0-9-]{1,64}$" form:"a region" does:"the region of these buckets"`
 	S3Credentials  credentials   `yaml:"s3_credentials" default:"none" rule:"word=none" does:"a file with the access key in its first line and the secret key in its second; without it no job has a store"`
+	DataSources    directory     `yaml:"data_sources" default:"none" rule:"word=none" does:"a directory with a file for each bucket or web server that jobs may read data from"`
+	DataCache      space         `yaml:"data_cache" default:"25%" rule:"word=none" does:"what the copies of such data may take on the disk; what no job reads goes first"`
 	OrphanAfter    time.Duration `yaml:"orphan_after" default:"1h" rule:"min=1s" live:"yes" does:"how long workers go on without a daemon"`
 	Response       time.Duration `yaml:"response_timeout" default:"30s" rule:"min=1s" live:"yes" does:"how long a worker may not answer before it is killed"`
 	RetryLimit     int           `yaml:"retry_limit" default:"10" rule:"min=1" live:"yes" does:"how many workers of a job may die, without a commit in between, before it fails"`
@@ -117,6 +120,18 @@ func (a *address) Set(text string) bool {
 	return err == nil && numeric == nil && n > 0
 }
 
+// directory is the path of a directory; empty: none.
+type directory string
+
+// Wants implements strictyaml.Value.
+func (*directory) Wants() string { return "the absolute path of a directory" }
+
+// Set implements strictyaml.Value.
+func (d *directory) Set(text string) bool {
+	*d = directory(text)
+	return filepath.IsAbs(text)
+}
+
 // graphics names graphics processors: all, none, an index or a UUID.
 type graphics string
 
@@ -143,7 +158,7 @@ func (c *config) selection() gpu.Selection {
 	return s
 }
 
-// space is what ended jobs may take: bytes, or a share of the disk. Zero is no bound.
+// space is what ended jobs, or copies of data, may take: bytes, or a share of the disk. Zero is no bound.
 type space struct {
 	bytes int64
 	share float64

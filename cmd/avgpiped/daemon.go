@@ -136,5 +136,9 @@ func nodeConfig(c config, log *zap.Logger) (node.Config, error) {
 	if n.Buckets, err = c.buckets(); err != nil {
 		return node.Config{}, c.explain(err)
 	}
+	if n.Sources, err = c.sources(n.Buckets); err != nil {
+		return node.Config{}, c.explain(err)
+	}
+	n.DataCache = node.Room{Bytes: c.DataCache.bytes, Share: c.DataCache.share}
 	return n, c.explain(n.Validate())
 }

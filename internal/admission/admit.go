@@ -22,6 +22,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/modeldir"
 	"github.com/avgpipe/avgpipe/internal/outputdir"
+	"github.com/avgpipe/avgpipe/internal/pinned"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/job"
@@ -39,7 +40,8 @@ type admission struct {
 	at            *strictyaml.Document // knows where each key stands, and collects problems
 	model         *model.Model         // nil when it cannot be built
 	weights       map[string]string    // digests of the files that it starts from
-	pinned        data.Pinned
+	found         data.Pinned
+	remote        []pinned.Object // what its URLs stand for
 	why, warnings []string
 
 	open func(kind string) (device.Device, error) // a device of a kind, to be asked what it has
@@ -61,6 +63,14 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 		return nil, refusal(r.File, at.Err())
 	}
 	j.Absolute(r.Base)
+	urls := urlsOf(j)
+	switch {
+	case len(urls) > maxURLs:
+		at.Refuse("data.files", "", "data.files and data.validation have %d URLs; at most %d: a prefix of a bucket stands for all that is below it", len(urls), maxURLs)
+		return nil, refusal(r.File, at.Err())
+	case len(urls) > 0 && q.Remote == nil:
+		return nil, &wantsError{urls}
+	}
 	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at, model: m, open: pick.Asked}
 	if j.Model.From != "" {
 		a.checkFrom(r.Base)
@@ -73,8 +83,10 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	}
 	found := a.resolve(facts)
 	output := a.checkOutput(&q)
-	if err := a.checkData(ctx); err != nil {
-		return nil, err
+	if a.checkURLs(q.Remote); at.Err() == nil || len(urls) == 0 {
+		if err := a.checkData(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if err := at.Err(); err != nil {
 		return nil, refusal(r.File, err)
@@ -84,7 +96,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	if err != nil {
 		return nil, err
 	}
-	s.Output, s.Weights, s.Tokenizer, s.Files = output, a.weights, a.pinned.Tokenizer, a.pinned.Files
+	s.Output, s.Weights, s.Tokenizer, s.Files, s.Remote = output, a.weights, a.found.Tokenizer, a.found.Files, a.remote
 	return s, nil
 }
 
@@ -218,11 +230,11 @@ func (a *admission) takeTokenizer() {
 // the file.
 func (a *admission) checkData(ctx context.Context) error {
 	if a.model == nil { // only the files can be looked for
-		_, _, err := data.List(ctx, data.Config{Files: a.job.Data.Files, Access: a.access})
+		_, _, err := data.List(ctx, data.Config{Files: a.job.Data.Files, Access: a.access, Remote: a.remote})
 		return a.dataProblem(err)
 	}
 	c := feed.ConfigOf(a.job, a.model)
-	c.Access = a.access
+	c.Access, c.Remote = a.access, a.remote
 	if unread := c.Unread(a.at.Has); len(unread) > 0 {
 		for _, u := range unread {
 			a.at.Refuse(u.Key, "", "%v", u)
@@ -233,7 +245,7 @@ func (a *admission) checkData(ctx context.Context) error {
 	if err != nil {
 		return a.dataProblem(err)
 	}
-	a.pinned, a.warnings = summary.Pinned, append(a.warnings, summary.Notes...)
+	a.found, a.warnings = summary.Pinned, append(a.warnings, summary.Notes...)
 	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(a.job.Averaging.Tau)
 	if n := summary.Samples; n > 0 && n < round {
 		a.warnings = append(a.warnings, fmt.Sprintf("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round))

@@ -19,6 +19,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/pinned"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
@@ -39,6 +40,14 @@ type Request struct {
 	Submit api.SubmitRequest `json:"request"`
 	User   access.User       `json:"user"`
 	Host   Host              `json:"host"`
+	// Remote is what the URLs of the job file stand for, by entry. Nil: nobody has asked yet.
+	Remote map[string]Resolved `json:"remote,omitempty"`
+}
+
+// Resolved is what a URL stands for, or why nobody can say.
+type Resolved struct {
+	Objects []pinned.Object `json:"objects,omitempty"`
+	Problem string          `json:"problem,omitempty"`
 }
 
 // Host is what admission knows of the node.
@@ -63,11 +72,15 @@ type finding struct {
 	Status  int             `json:"status,omitempty"` // of Refused
 	Failed  string          `json:"failed,omitempty"` // not by the job file
 	Sight   *agent.Sight    `json:"sight,omitempty"`
+	Wants   []string        `json:"wants,omitempty"` // URLs of the job file that somebody has to resolve before it is admitted
 }
 
 // Inspector has job files admitted outside of the daemon, which opens nothing that a user names. Whatever such a file does to its
 // reader becomes a refusal of the job.
 type Inspector struct {
+	// Resolve finds what a URL stands for, with the rights of a user: the inspect process has no credentials. Nil: URLs are refused.
+	Resolve func(ctx context.Context, user *access.User, entry string) ([]pinned.Object, error)
+
 	command []string
 	limit   time.Duration
 	slots   *semaphore.Weighted
@@ -96,7 +109,12 @@ func (i *Inspector) enter(ctx context.Context, user uint32) (leave func(), err e
 // Admit has an inspect process judge a job file.
 func (i *Inspector) Admit(ctx context.Context, q Request) (*spec.Spec, error) {
 	what := "submit " + q.Submit.File
-	answer, err := i.ask(ctx, q, asking{what: what, read: "reading the job file", refused: "the job file is refused: "})
+	as := asking{what: what, read: "reading the job file", refused: "the job file is refused: "}
+	answer, err := i.ask(ctx, q, as)
+	if err == nil && len(answer.Wants) > 0 {
+		q.Remote = i.resolve(ctx, &q.User, answer.Wants)
+		answer, err = i.ask(ctx, q, as)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +276,10 @@ func Inspect(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	s, err := Admit(ctx, q, opens)
 	var refused *api.Error
+	var wants *wantsError
 	switch {
+	case errors.As(err, &wants):
+		say(finding{Wants: wants.urls})
 	case errors.As(err, &refused):
 		say(finding{Refused: refused, Status: refused.Status})
 	case err != nil:

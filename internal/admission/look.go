@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/access"
@@ -57,10 +56,8 @@ func look(ctx context.Context, q *Request, opens func(path string)) (out agent.S
 	}
 	opener := &access.Opener{User: s.User, OnOpen: opens}
 	c := feed.ConfigOf(&s.Job, m)
-	c.Access, c.Files, c.Validation = opener, onHosts(c.Files), onHosts(c.Validation)
-	if len(c.Files) == len(s.Job.Data.Files) && len(c.Validation) == len(s.Job.Data.Validation) {
-		out.Data, err = lookForData(ctx, s, c)
-	}
+	c.Access, c.Remote = opener, s.Remote
+	out.Data, err = lookForData(ctx, s, c)
 	if err == nil && s.Job.Model.From != "" {
 		if lost := export.Present(opener, s.Job.Model.From, m, s.Weights); lost != nil {
 			out.Model = "model.from: " + lost.Error()
@@ -84,14 +81,4 @@ func lookForData(ctx context.Context, s *spec.Spec, c data.Config) (string, erro
 		return fmt.Sprintf("data.tokenizer: %s is not what it was when the job was submitted", s.Job.Data.Tokenizer), nil
 	}
 	return "", nil
-}
-
-// onHosts are the entries that name files of a host. What has an address is the same everywhere.
-func onHosts(entries []string) (own []string) {
-	for _, e := range entries {
-		if !strings.Contains(e, "://") {
-			own = append(own, e)
-		}
-	}
-	return own
 }

@@ -57,7 +57,7 @@ type Agent interface {
 	// Probe measures the way from this host to another node, for less than a second.
 	Probe(ctx context.Context, node string) (Link, error)
 	// Look says what of that a job reads is missing on this host, as far as that can be seen with the rights of the job's user, within
-	// seconds.
+	// seconds. What it reads from elsewhere begins to come, and comes as long as somebody looks from time to time.
 	Look(ctx context.Context, s *spec.Spec) (Sight, error)
 	// Log adds a line to a job's log. It does not block; a line that cannot be written is lost.
 	Log(job string, level zapcore.Level, message string, fields ...zap.Field)
@@ -140,6 +140,11 @@ type Sight struct {
 	Data string `json:"data,omitempty"`
 	// Model says so of what every stage begins with that goes on from no round.
 	Model string `json:"model,omitempty"`
+	// Fetching says how far it is to have here what the job reads from elsewhere, while that comes; "": all of it is here, or it does not come, which
+	// Data says.
+	Fetching string `json:"fetching,omitempty"`
+	// Gone says that this will never come: it is not there any more as it was; "": nobody knows that.
+	Gone string `json:"gone,omitempty"`
 }
 
 // Link is the way from one node to another.

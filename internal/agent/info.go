@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
@@ -33,10 +35,36 @@ func (l *Local) Info(context.Context) (Info, error) {
 
 // Look implements Agent.
 func (l *Local) Look(ctx context.Context, s *spec.Spec) (Sight, error) {
+	if len(s.Remote) > 0 && l.config.Fetch != nil {
+		if here := l.config.Fetch(s); here != (Sight{}) {
+			return here, nil // the rest can wait
+		}
+	}
 	if l.config.Look == nil {
 		return Sight{}, nil
 	}
 	return l.config.Look(ctx, s)
+}
+
+// fetchAgain is how often a tuning of no job looks whether what it reads has come.
+const fetchAgain = 200 * time.Millisecond
+
+// fetched waits until what a job reads from elsewhere is here.
+func (l *Local) fetched(ctx context.Context, s *spec.Spec) error {
+	for len(s.Remote) > 0 && l.config.Fetch != nil {
+		switch here := l.config.Fetch(s); {
+		case here == (Sight{}):
+			return nil
+		case here.Data != "":
+			return errors.New(here.Data)
+		}
+		select {
+		case <-time.After(fetchAgain):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // Probe implements Agent. The way from a node to itself takes no time and has no bound: both are 0.

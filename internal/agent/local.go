@@ -35,6 +35,8 @@ type Config struct {
 	Info func() Info
 	// Look implements Agent.Look. Nil: everything is taken to be here.
 	Look func(ctx context.Context, s *spec.Spec) (Sight, error)
+	// Fetch sees to it that what a job reads from elsewhere comes to this host, and says how far that is, without waiting. Nil: nothing comes.
+	Fetch func(s *spec.Spec) Sight
 	// Links says where workers accept links from other nodes. Zero: the host is alone.
 	Links Links
 	// Peers returns the agent of another node, for Fetch and Probe. Nil: the host is alone.
@@ -148,6 +150,9 @@ func JobDir(state, job string) string { return filepath.Join(state, "jobs", job)
 
 func (l *Local) dir(job string) string { return JobDir(l.config.StateDir, job) }
 
+// DataDir is where copies lie of what jobs read from elsewhere, below a state directory.
+func DataDir(state string) string { return filepath.Join(state, "data") }
+
 // PlansDir is where chosen plans are cached below a state directory.
 func PlansDir(state string) string { return filepath.Join(state, "plans") }
 
@@ -193,7 +198,7 @@ func (l *Local) Processes(ctx context.Context) ([]Running, error) {
 // Start implements Agent.
 func (l *Local) Start(ctx context.Context, a control.Assignment) (Process, error) {
 	dir, limits := l.dir(a.JobID), l.config.Limits()
-	a.Version, a.Node, a.Dir = control.Version, l.config.Node, dir
+	a.Version, a.Node, a.Dir, a.Data = control.Version, l.config.Node, dir, DataDir(l.config.StateDir)
 	a.LogBytes, a.LogFiles, a.OrphanAfter = limits.LogBytes, limits.LogFiles, limits.OrphanAfter
 	a.LogLevel = zapcore.LevelOf(l.config.Log.Core()).String()
 	c := &child{process: Process{Job: a.JobID, Node: a.Node, Generation: a.Generation}, dir: dir, processes: l.config.Processes}
@@ -249,6 +254,9 @@ func (l *Local) endOthers(job string) error {
 func (l *Local) Tune(ctx context.Context, r control.TuneRequest) (Process, error) {
 	c := &child{process: Process{Job: r.JobID, Node: l.config.Node}, dir: l.dir(r.JobID), processes: l.config.Processes}
 	err := l.prepareTuning(c, &r)
+	if err == nil && !r.Estimate && r.JobID == "" { // of a job it is here
+		err = l.fetched(ctx, &r.Spec)
+	}
 	if err == nil {
 		err = l.start(ctx, c, l.config.Tuning, len(r.GPUs) > 0, requestFlag, control.TuneRequestPath(c.dir), r)
 	}
@@ -272,7 +280,7 @@ func (l *Local) prepareTuning(c *child, r *control.TuneRequest) (err error) {
 		c.temporary = c.dir
 	}
 	c.scratch = filepath.Join(c.dir, "tune")
-	r.Version, r.Node, r.Dir, r.Cache = control.Version, l.config.Node, c.scratch, PlansDir(l.config.StateDir)
+	r.Version, r.Node, r.Dir, r.Cache, r.Data = control.Version, l.config.Node, c.scratch, PlansDir(l.config.StateDir), DataDir(l.config.StateDir)
 	return os.MkdirAll(r.Dir, 0o750)
 }
 

@@ -1,8 +1,10 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
@@ -13,6 +15,7 @@ import (
 const (
 	sightAge   = 30 * time.Second // of a node that has everything
 	lookAgain  = 10 * time.Second // between two looks at one that has not, while the job waits
+	fetchAge   = time.Second      // of a node to which they come
 	sightBound = 15 * time.Second // of one look
 )
 
@@ -32,6 +35,9 @@ func (o *observed) lacking() map[string]placer.Lack {
 		if o.LastCommitted() == nil {
 			l.Model = s.Model
 		}
+		if len(o.spec.Remote) > 0 { // a node that does not get them has nothing to say to the others about an epoch
+			l.Model = cmp.Or(l.Model, l.Data)
+		}
 		if l != (placer.Lack{}) {
 			all[node] = l
 		}
@@ -39,23 +45,55 @@ func (o *observed) lacking() map[string]placer.Lack {
 	return all
 }
 
-// looked reports whether it is known that a placement's nodes have what the job reads there. Where it is not, somebody looks now, and the job waits for
-// that. One that goes on where it was is not asked: its workers have found everything.
-func (c *Coordinator) looked(o *observed, p placement, now time.Time) bool {
-	known := true
-	if len(c.nodes()) < 2 || len(p) == 0 || placed(o.Job) && sameNodes(p, o.place()) {
-		return known
+// looking says what the job waits for until it is known that a placement's nodes have what it reads there; "": nothing. Where it is not known,
+// somebody looks now. One that goes on where it was is not asked: its workers have found everything. But of what comes from elsewhere a node may have
+// lost its copy.
+func (c *Coordinator) looking(o *observed, p placement, now time.Time) (waits string) {
+	fetches := len(o.spec.Remote) > 0
+	if len(p) == 0 || !fetches && (len(c.nodes()) < 2 || placed(o.Job) && sameNodes(p, o.place())) {
+		return ""
 	}
 	for i, at := range p {
-		if i > 0 && i < len(p)-1 && o.LastCommitted() != nil {
+		if i > 0 && i < len(p)-1 && o.LastCommitted() != nil && !fetches {
 			continue // it reads nothing
 		}
-		if s := o.sights[at.Node]; s == nil || s.at.IsZero() || now.Sub(s.at) > sightAge {
-			known = false
+		switch s := o.sights[at.Node]; {
+		case s == nil || s.at.IsZero() || now.Sub(s.at) > sightAge:
+			waits = cmp.Or(waits, "finding out whether its data are there")
 			c.look(o, at.Node)
+		case fetches && s.Data != "":
+			waits = fmt.Sprintf("%s: %s", at.Node, s.Data)
+			if now.Sub(s.at) > lookAgain {
+				c.look(o, at.Node)
+			}
+		case s.Fetching != "":
+			waits = fmt.Sprintf("%s: %s", at.Node, s.Fetching)
+			if now.Sub(s.at) > fetchAge {
+				c.look(o, at.Node)
+			}
 		}
 	}
-	return known
+	return waits
+}
+
+// hopeless says that what the job reads from elsewhere will never come, to no node; "": it may.
+func (c *Coordinator) hopeless(o *observed) (why string) {
+	if len(o.sights) == 0 || len(o.spec.Remote) == 0 {
+		return ""
+	}
+	for _, n := range c.open() {
+		s := o.sights[n.Name]
+		if s == nil || s.Gone == "" {
+			return ""
+		}
+		why = s.Gone
+	}
+	return why
+}
+
+// lacksAt reports whether what a job reads from elsewhere does not come to a node of a placement.
+func (o *observed) lacksAt(p placement) bool {
+	return len(o.spec.Remote) > 0 && slices.ContainsFunc(p, func(at stagePlace) bool { return o.want.Lacking[at.Node].Data != "" })
 }
 
 // sameNodes reports whether the ends of two placements are on the same nodes.

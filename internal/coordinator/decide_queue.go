@@ -35,6 +35,8 @@ func decideQueued(w snapshot, j *observed) (d decision, over bool) {
 		return decision{choice: endJob, state: cluster.Cancelled, reason: "cancelled before it started"}, true
 	case w.stopping:
 		return decision{reason: j.before() + "the daemon is stopping" + j.after()}, true
+	case j.hopeless != "":
+		return decision{choice: endJob, state: cluster.Failed, reason: j.hopeless + "; " + kept(j)}, true
 	}
 	return decision{}, false
 }
@@ -106,6 +108,9 @@ func lacking(w snapshot, j *observed, left placer.Node) (all []string) {
 	if w.memory > 0 && j.memory > left.Bytes && left.Bytes < w.memory {
 		all = append(all, fmt.Sprintf("needs %s of memory, %s of %s are not promised to other jobs",
 			words.Bytes(j.memory), words.Bytes(max(left.Bytes, 0)), words.Bytes(w.memory)))
+	}
+	if l := j.want.Lacking[left.Name]; l.Data != "" {
+		all = append(all, l.Data)
 	}
 	if len(all) == 0 && left.Excluded != "" {
 		all = append(all, left.Excluded)

@@ -26,6 +26,7 @@ type observed struct {
 	gpus     int                   // that it takes
 	want     placer.Job            // the room that it asks for
 	sights   map[string]*hostSight // by node: what it has of that the job reads
+	hopeless string                // that what it reads from elsewhere will never come; "": it may
 	short    bool                  // the nodes have fewer that are large enough and not sick, whoever has them
 	small    int                   // of those that nobody has, the ones with too little memory for it
 	had      []string              // those of its placement, by UUID

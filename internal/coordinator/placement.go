@@ -45,7 +45,7 @@ func (c *Coordinator) choosePlaces(o *observed, d decision, rooms []placer.Node)
 		if o.hold == nil {
 			rooms = o.withOwn(rooms, own, c.fitting(o, c.all()))
 		}
-		if own.within(inRooms(rooms, o.want.Unfit)) {
+		if own.within(inRooms(rooms, o.want.Unfit)) && !o.lacksAt(own) {
 			return own, ""
 		}
 	}

@@ -116,7 +116,7 @@ func (c *Coordinator) takeSpec(o *observed, admitted *spec.Spec) {
 		o.spec, o.cores, o.memory = admitted, admitted.Cores(len(c.here.Cores)), admitted.HostBytes()
 		o.want = c.wanted(admitted, c.unfit(admitted))
 	}
-	o.want.Lacking = o.lacking()
+	o.want.Lacking, o.hopeless = o.lacking(), c.hopeless(o)
 }
 
 // noteWait notes when a job began to wait for room: one that was placed before does when that is first seen, unless that is in the first tick: nobody
@@ -233,13 +233,17 @@ func (c *Coordinator) begin(o *observed, d decision, rooms []placer.Node) []plac
 			c.awaitRoom(o, d.reason)
 			return rooms
 		}
-		if !c.looked(o, a.taking, c.now()) {
-			o.acting, o.note = false, d.reason+"; finding out whether its data are there"
+		if waits := c.looking(o, a.taking, c.now()); waits != "" {
+			o.acting, o.note = false, d.reason+"; "+waits
 			return o.left(rooms, a.taking)
 		}
 		o.taking, rooms = a.taking, o.left(rooms, a.taking)
 	case tune:
 		a.taking = c.tuningPlaces(o, rooms)
+		if waits := c.looking(o, a.taking, c.now()); len(o.spec.Remote) > 0 && waits != "" {
+			o.acting, o.note = false, d.reason+"; "+waits
+			return o.left(rooms, a.taking)
+		}
 		o.taking, rooms = a.taking, o.left(rooms, a.taking)
 	case resplit:
 		a.rooms = slices.Clone(rooms)

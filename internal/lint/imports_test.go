@@ -56,7 +56,8 @@ var mayImport = map[string][]string{
 	"internal/shard":            {"internal/checkpoint"},
 	"internal/cluster":          {"internal/shard"},
 	"internal/cluster/raftlog":  {"internal/cluster", "internal/checkpoint"},
-	"internal/data":             {"internal/access", "internal/nearest", "internal/words", "internal/data/...", "job"},
+	"internal/pinned":           {"job"},
+	"internal/data":             {"internal/access", "internal/nearest", "internal/pinned", "internal/words", "internal/data/...", "job"},
 	"internal/data/tokenizer":   {"internal/access", "internal/nearest"},
 	"internal/data/table":       {"internal/access", "internal/nearest"},
 	"internal/data/tokenfile":   {"internal/access", "internal/checkpoint"},
@@ -65,7 +66,7 @@ var mayImport = map[string][]string{
 	"internal/wire/ucx":         {"internal/wire"},
 	"internal/api":              {"internal/gpu", "internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":        {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
-	"internal/spec":             {"internal/access", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/placer", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
+	"internal/spec":             {"internal/access", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/pinned", "internal/placer", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
 	"internal/worker/control":   {"internal/api", "internal/cluster", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
 	"internal/modeldir":         {"internal/checkpoint"},
 	"internal/outputdir":        {"internal/access", "internal/modeldir", "internal/process"},
@@ -76,6 +77,7 @@ var mayImport = map[string][]string{
 	"pipeline":             {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
 	"internal/export":      {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
 	"internal/objectstore": nil,
+	"internal/remotedata":  {"internal/access", "internal/checkpoint", "internal/objectstore", "internal/pinned", "internal/words", "job"},
 	"internal/archive":     {"internal/cluster", "internal/objectstore", "internal/shard"},
 	"internal/accounting":  {"internal/api", "internal/cluster", "internal/data"},
 	"internal/reshard":     {"internal/cluster", "internal/export", "internal/shard", "stage"},
@@ -96,7 +98,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {
-		"internal/access", "internal/agent", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/process", "internal/spec", "internal/strictyaml",
+		"internal/access", "internal/agent", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/pinned", "internal/process", "internal/spec", "internal/strictyaml", "internal/words",
 		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/model",
 	},
 	"internal/agent": {
@@ -111,7 +113,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},
 	"internal/node": {
-		"internal/accounting", "internal/archive", "internal/objectstore", "internal/admission", "internal/agent", "internal/agent/remote", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
+		"internal/accounting", "internal/archive", "internal/objectstore", "internal/remotedata", "internal/admission", "internal/agent", "internal/agent/remote", "internal/coordinator", "internal/drift", "internal/gpu", "internal/spec",
 		"internal/access", "internal/audit", "internal/membership", "internal/mux", "internal/pki", "internal/server", "job", "schedule", "stage/model", "tuner",
 		"internal/api", "internal/checkpoint", "internal/cluster", "internal/cluster/raftlog", "internal/export",
 		"internal/modeldir", "internal/nearest", "internal/outputdir", "internal/process",
@@ -126,7 +128,7 @@ var mayImport = map[string][]string{
 
 	// Programs.
 	"cmd/avgpiped": {
-		"internal/objectstore", "internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/wire/ucx", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle", "internal/pki",
+		"internal/objectstore", "internal/remotedata", "internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/wire/ucx", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle", "internal/pki",
 		"internal/manual", "internal/nearest", "internal/process", "internal/strictyaml", "internal/words", "job", "stage/device", "stage/device/cuda", "stage/device/pick",
 	},
 	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/checkpoint", "internal/data", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/pki", "internal/strictyaml", "internal/words", "job", "schedule", "stage/device", "tuner"},

@@ -84,7 +84,7 @@ func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, p
 
 // reserved are the directories of a state directory.
 func reserved(state string) (all []string) {
-	for _, name := range []string{"raft", "jobs", "plans", "tunings"} {
+	for _, name := range []string{"raft", "jobs", "plans", "tunings", "data"} {
 		all = append(all, filepath.Join(state, name))
 	}
 	return all

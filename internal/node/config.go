@@ -18,6 +18,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/objectstore"
+	"github.com/avgpipe/avgpipe/internal/remotedata"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -70,6 +71,10 @@ type Config struct {
 	SpeedCommand []string
 	// Buckets says where the server of buckets is that jobs may copy their rounds to. Nil: there is none.
 	Buckets *objectstore.Config
+	// Sources are what jobs may read from elsewhere; they are valid. Empty: nothing.
+	Sources remotedata.Sources
+	// DataCache is what copies of that may take. Zero: there is no bound.
+	DataCache Room
 	// Limits returns what may change while the daemon runs. It is asked whenever a limit is needed and may be called
 	// concurrently. Default: the defaults of Limits.
 	Limits func() Limits
@@ -86,6 +91,12 @@ type Config struct {
 	Processes agent.Processes
 	// OnReady is called when the API answers. Nil: nobody waits for it.
 	OnReady func()
+}
+
+// Room is an amount of disk: bytes, or a share of the file system.
+type Room struct {
+	Bytes int64
+	Share float64
 }
 
 // Limits are the part of the configuration that may change while the daemon runs.

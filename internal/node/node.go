@@ -19,6 +19,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/remotedata"
 	"github.com/avgpipe/avgpipe/internal/server"
 )
 
@@ -46,6 +47,7 @@ type node struct {
 	readers  readers
 	host     memory
 	gpus     *gpu.Monitor
+	copies   *remotedata.Cache
 	audit    *audit.Log
 }
 
@@ -85,9 +87,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, raft.Close()) }()
 	n := &node{config: c, id: id, log: c.Log, inspect: admission.NewInspector(c.InspectCommand), raft: raft, started: time.Now(), gpus: gpus, audit: book, member: m}
+	defer n.openFetched()()
 	here, err := agent.Open(agent.Config{
 		Node: id, StateDir: c.StateDir, Worker: c.WorkerCommand, Tuning: c.TuneCommand, Graphics: c.Graphics, Log: c.Log,
-		Limits: func() agent.Limits { return c.Limits().Agent }, Info: n.info, Peers: n.peer, Look: n.inspect.Look, Links: m.links(c.UCXDevices), Processes: c.Processes,
+		Limits: func() agent.Limits { return c.Limits().Agent }, Info: n.info, Peers: n.peer, Look: n.inspect.Look, Fetch: n.fetch, Links: m.links(c.UCXDevices), Processes: c.Processes,
 	})
 	if err != nil {
 		return err

@@ -108,7 +108,7 @@ func Open(ctx context.Context, c Config) (*Session, error) {
 	for _, g := range c.Request.GPUs {
 		graphics.Visible = append(graphics.Visible, g.UUID)
 	}
-	trials, err := worker.OpenTrials(ctx, &c.Request.Spec, graphics)
+	trials, err := worker.OpenTrials(ctx, &c.Request.Spec, graphics, c.Request.Data)
 	if err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}

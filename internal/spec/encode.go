@@ -13,13 +13,14 @@ import (
 )
 
 // Version is the newest of specs, and the newest that is read.
-const Version = 10
+const Version = 11
 
 const (
-	plainVersion   = 9 // of specs that have nothing of the newer ones
-	horizonVersion = 5 // before it, the prediction horizon of averaging was 1
-	namedVersion   = 4 // before it, the job had the names that its Go fields had then
-	oldestVersion  = 3 // see decision 0043
+	fewerVersion   = 10 // of specs that have something of stages that were lost, or of groups of pipelines, and nothing newer
+	plainVersion   = 9  // of specs that have nothing of the newer ones
+	horizonVersion = 5  // before it, the prediction horizon of averaging was 1
+	namedVersion   = 4  // before it, the job had the names that its Go fields had then
+	oldestVersion  = 3  // see decision 0043
 )
 
 // Encode writes a spec for the replicated state.
@@ -39,7 +40,11 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 	if out.Job.Groups == 1 {
 		out.Job.Groups = 0 // which is not written
 	}
-	if out.Version == Version && s.Before == nil && s.Job.MinStages == 0 && out.Job.Groups == 0 {
+	switch {
+	case out.Version != Version || len(s.Remote) > 0:
+	case s.Before != nil || s.Job.MinStages != 0 || out.Job.Groups != 0:
+		out.Version = fewerVersion
+	default:
 		out.Version = plainVersion
 	}
 	return json.Marshal(&out)

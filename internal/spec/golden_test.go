@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/pinned"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -63,6 +64,8 @@ func TestNamesOfASpecAreNotThoseOfGoFields(t *testing.T) {
 	fill(reflect.ValueOf(full.Budget).Elem())
 	full.Weights, full.Tokenizer, full.Files = map[string]string{"model.safetensors": "0123"}, "4567", "89ab"
 	full.Before = json.RawMessage(`{"version": 9}`)
+	full.Remote = make([]pinned.Object, 1)
+	fill(reflect.ValueOf(&full.Remote[0]).Elem())
 	full.Version, full.Task, full.Parameters, full.Retune = Version, "language", 9, true
 	text, err := json.MarshalIndent(&full, "", "  ")
 	if err != nil {
@@ -107,7 +110,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 8, "layuot": {}}`,
 		`{"version": 9, "layuot": {}}`,
 		`{"version": 10, "layuot": {}}`,
-		`{"version": 11}`,
+		`{"version": 11, "layuot": {}}`,
+		`{"version": 12}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil {
 			t.Errorf("%s is read as %+v", text, s)
@@ -127,5 +131,19 @@ func TestPlansOfEarlierSpecs(t *testing.T) {
 	plan, _, err := s.Plan()
 	if err != nil || strings.Join(plan.Lines(), "|") != "F0 B0 F1 I1 W1" || s.Job.MicroBatches != 2 {
 		t.Errorf("%v, %v of %d micro-batches", plan.Lines(), err, s.Job.MicroBatches)
+	}
+}
+
+// TestASpecHasTheVersionOfWhatItSays: programs of the version before read what uses nothing new.
+func TestASpecHasTheVersionOfWhatItSays(t *testing.T) {
+	for want, s := range map[string]Spec{
+		`{"version":9,`:  {},
+		`{"version":10,`: {Before: json.RawMessage(`{}`)},
+		`{"version":11,`: {Before: json.RawMessage(`{}`), Remote: []pinned.Object{{Name: "x"}}},
+	} {
+		s.Version = Version
+		if text, err := Encode(&s); err != nil || !strings.HasPrefix(string(text), want) {
+			t.Errorf("written as %.40s (%v), expected %s", text, err, want)
+		}
 	}
 }

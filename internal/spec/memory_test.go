@@ -65,7 +65,7 @@ func tryOut(t *testing.T, j *job.Job, plan schedule.Plan) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trials, err := workers.OpenTrials(t.Context(), s, cuda.Config{})
+	trials, err := workers.OpenTrials(t.Context(), s, cuda.Config{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

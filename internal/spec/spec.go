@@ -11,6 +11,7 @@ import (
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
+	"github.com/avgpipe/avgpipe/internal/pinned"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -35,6 +36,9 @@ type Spec struct {
 	// Files is the SHA-256 of the names and lengths of the files of data when the job was submitted (data.Pin). Empty: not known, as of specs
 	// before version 9.
 	Files string `json:"files,omitempty"`
+
+	// Remote are the objects that URLs of data.files and data.validation stood for when the job was submitted: what it reads, wherever it runs.
+	Remote []pinned.Object `json:"remote,omitempty"`
 
 	User     *access.User `json:"user,omitempty"`   // whose rights open what the job names; nil: the daemon's
 	Retune   bool         `json:"retune,omitempty"` // measure even when a plan is cached

@@ -58,6 +58,7 @@ type opened struct {
 	weights    *export.Weights // of model.from; nil: fresh ones, or restored
 	vocabulary []byte          // the job's tokenizer.json; nil: tokens are bytes
 	set        *data.Set
+	fetched    string // directory of what is read from elsewhere
 }
 
 // hostedDevice is a device of this node: a row of the plan.
@@ -116,6 +117,7 @@ func Permanent(err error) bool {
 // newHost opens everything that the assignment names. After an error nothing is left open.
 func newHost(ctx context.Context, a control.Assignment, plan schedule.Plan, graphics cuda.Config, log *zap.Logger) (*host, error) {
 	h := &host{assignment: a, plan: plan, origin: originOf(&a), graphics: graphics, log: log}
+	h.fetched = a.Data
 	for _, open := range []func(context.Context) error{h.openModel, h.openStore, h.openCompanions, h.openData, h.resolveBudget, h.writeCard, h.openDevices, h.priceStages} {
 		if err := open(ctx); err != nil {
 			return nil, errors.Join(err, h.close())
@@ -181,7 +183,7 @@ func (o *opened) read(ctx context.Context, s *spec.Spec) error {
 		return &permanentError{fmt.Errorf("data.tokenizer: %w", err)}
 	}
 	c := feed.ConfigOf(&s.Job, o.model)
-	c.Access, c.Vocabulary = o.access, o.vocabulary
+	c.Access, c.Vocabulary, c.Remote, c.RemoteDir = o.access, o.vocabulary, s.Remote, o.fetched
 	set, err := data.Open(ctx, c)
 	if err != nil {
 		return &permanentError{fmt.Errorf("data: %w", err)}

@@ -37,9 +37,10 @@ type Trials struct {
 }
 
 // OpenTrials opens the model and the data of a job. graphics says where the libraries of GPUs are, and in Visible which GPUs the trials may have: the
-// process sees these from the first trial on, also where that needs fewer.
-func OpenTrials(ctx context.Context, s *spec.Spec, graphics cuda.Config) (*Trials, error) {
+// process sees these from the first trial on, also where that needs fewer; copies is the directory of what the job reads from elsewhere.
+func OpenTrials(ctx context.Context, s *spec.Spec, graphics cuda.Config, copies string) (*Trials, error) {
 	t := &Trials{graphics: graphics}
+	t.fetched = copies
 	err := t.build(s)
 	if err == nil {
 		err = t.openWeights(s)

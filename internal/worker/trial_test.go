@@ -26,7 +26,7 @@ func trialOf(t *testing.T, a control.Assignment) TrialConfig {
 
 func TestTrialsOfOneJobRunOneAfterTheOther(t *testing.T) {
 	first := setup(t, 2, 2, nil)
-	trials, err := OpenTrials(t.Context(), &first.Spec, cuda.Config{})
+	trials, err := OpenTrials(t.Context(), &first.Spec, cuda.Config{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func checkTrial(t *testing.T, c TrialConfig, r TrialResult) {
 
 func TestATrialTakesTheSplitThatItIsGiven(t *testing.T) {
 	a := setup(t, 2, 1, nil)
-	trials, err := OpenTrials(t.Context(), &a.Spec, cuda.Config{})
+	trials, err := OpenTrials(t.Context(), &a.Spec, cuda.Config{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestATrialTakesTheSplitThatItIsGiven(t *testing.T) {
 
 func TestATrialThatCannotRunIsRefused(t *testing.T) {
 	a := setup(t, 2, 1, nil)
-	trials, err := OpenTrials(t.Context(), &a.Spec, cuda.Config{})
+	trials, err := OpenTrials(t.Context(), &a.Spec, cuda.Config{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func TestATrialCountsNoWorkThatWasDoneBeforeItWatched(t *testing.T) {
 		j.Devices.Kind, j.Devices.Emulated.Forward = job.KindEmulated, []time.Duration{forward}
 		j.Devices.Emulated.Backward = []time.Duration{2 * forward}
 	})
-	trials, err := OpenTrials(t.Context(), &a.Spec, cuda.Config{})
+	trials, err := OpenTrials(t.Context(), &a.Spec, cuda.Config{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,6 +44,8 @@ type Assignment struct {
 	Groups [][]StagePlace `json:"groups,omitempty"`
 	Group  int            `json:"group,omitempty"`
 	Plan   []string       `json:"plan"` // one line a device, the grammar of package schedule
+	// Data is the directory of copies of what the job reads from elsewhere (Spec.Remote) on this node.
+	Data string `json:"data,omitempty"`
 	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from
 	// the front. Empty: no pinning.
 	Cores []int `json:"cores,omitempty"`

@@ -25,6 +25,7 @@ type TuneRequest struct {
 	// GPUs are those that the runs may use; of an estimate, those that the job would be given.
 	GPUs     []gpu.GPU `json:"gpus,omitempty"`
 	Cache    string    `json:"cache,omitempty"` // directory of cached plans; empty: none is read or written
+	Data     string    `json:"data,omitempty"`  // directory of copies of what the job reads from elsewhere
 	Bounded  bool      `json:"bounded"`         // measure only where that is worth its time (tuning_share of the job)
 	Estimate bool      `json:"estimate"`        // measure nothing: report what is cached, or what is to be expected
 }
