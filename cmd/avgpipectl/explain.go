@@ -77,15 +77,19 @@ func printExplanation(p *page, e *api.Explanation) {
 	}
 }
 
-// printTimeouts prints the bounds of what the daemon waits for, in the order in which they come.
+// printTimeouts prints the bounds of what is waited for, the shortest first.
 func printTimeouts(p *page, all []api.Timeout) {
 	if len(all) == 0 {
 		return
 	}
 	t := table{}
-	t.add("TIMEOUT", "AFTER", "FROM", "THEN")
+	t.add("TIMEOUT", "AFTER", "BASIS", "FROM", "THEN")
 	for _, bound := range all {
-		t.add(bound.Name, words.Seconds(bound.ValueS), bound.From, bound.Then)
+		basis := "set"
+		if bound.Measured {
+			basis = "measured"
+		}
+		t.add(bound.Name, words.Seconds(bound.ValueS), basis, bound.From, bound.Then)
 	}
 	p.printf("\n")
 	p.table(&t)

@@ -51,7 +51,7 @@ type config struct {
 	DataSources    directory     `yaml:"data_sources" default:"none" rule:"word=none" does:"a directory with a file for each bucket or web server that jobs may read data from"`
 	DataCache      space         `yaml:"data_cache" default:"25%" rule:"word=none" does:"what the copies of such data may take on the disk; what no job reads goes first"`
 	OrphanAfter    time.Duration `yaml:"orphan_after" default:"1h" rule:"min=1s" live:"yes" does:"how long workers go on without a daemon"`
-	Response       time.Duration `yaml:"response_timeout" default:"30s" rule:"min=1s" live:"yes" does:"how long a worker may not answer before it is killed"`
+	Response       time.Duration `yaml:"response_timeout" default:"30s" rule:"min=1s" live:"yes" does:"how long a worker may not answer, at most, before it is killed"`
 	RetryLimit     int           `yaml:"retry_limit" default:"10" rule:"min=1" live:"yes" does:"how many workers of a job may die, without a commit in between, before it fails"`
 	RetryFirst     time.Duration `yaml:"retry_first" default:"500ms" rule:"min=1ms" live:"yes" does:"the pause before the second restart of a job without a commit in between; it doubles"`
 	RetryLongest   time.Duration `yaml:"retry_longest" default:"1m" rule:"min=1ms" live:"yes" does:"the pause that it doubles to"`

@@ -25,7 +25,7 @@ type TuneUpdate struct {
 
 // Explanation says how a job is laid over its devices and why: what `avgpipectl explain JOB -o json` prints.
 type Explanation struct {
-	// Timeouts are the bounds of what the daemon waits for about the job, in the order in which they come; none of an ended job.
+	// Timeouts are the bounds of everything that is waited for about the job, the shortest first; none of an ended job.
 	Timeouts     []Timeout     `json:"timeouts,omitempty"`
 	ID           string        `json:"id"`
 	Name         string        `json:"name"`

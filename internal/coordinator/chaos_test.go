@@ -104,9 +104,19 @@ func TestEveryWaitHasABound(t *testing.T) {
 		if len(all) < 10 {
 			t.Errorf("%d waits", len(all))
 		}
-		for _, one := range all {
+		measured := map[string]bool{}
+		for i, one := range all {
+			measured[one.Name] = one.Measured
+			if i > 0 && one.ValueS < all[i-1].ValueS {
+				t.Errorf("%s, %v s, comes after %s, %v s", one.Name, one.ValueS, all[i-1].Name, all[i-1].ValueS)
+			}
 			if one.ValueS <= 0 || one.Name == "" || one.From == "" || one.Then == "" {
 				t.Errorf("%+v", one)
+			}
+		}
+		for _, name := range []string{"response", "lost", "stuck", "commit", "link 0-1"} {
+			if !measured[name] {
+				t.Errorf("the bound %s is not measured: %+v", name, all)
 			}
 		}
 	})

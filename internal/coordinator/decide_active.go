@@ -28,7 +28,7 @@ func decideActive(w snapshot, j *observed) decision {
 		return decision{choice: killWorkers, reason: j.sick}
 	}
 	for _, at := range j.workers {
-		if at.silent > w.limits.ResponseTimeout && at.polls >= leastPolls {
+		if at.silent > at.responseAfter(w.limits) && at.polls >= leastPolls {
 			return decision{choice: killWorkers, reason: fmt.Sprintf("the worker%s has not answered for %v, %d times in a row",
 				j.of(at), at.silent.Round(time.Second), at.polls)}
 		}

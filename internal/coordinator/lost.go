@@ -20,6 +20,9 @@ const (
 	lostDown  = 500 * time.Millisecond // where the members agree that its node is gone
 	lostOver  = time.Second            // where nothing that the generation computes can be committed any more
 
+	responseGaps  = 20               // times the longest gap, before a worker whose daemon answers and which does not is killed
+	leastResponse = 10 * time.Second // but no earlier, unless response_timeout says less
+
 	stuckSteps = 3           // times the longest step, before workers are taken to wait for one that is not heard
 	leastStuck = time.Second // but no earlier
 
@@ -73,6 +76,15 @@ func (w *worker) lostAfter(l Limits) time.Duration {
 		return lostDown
 	}
 	return min(max(leastLost, lostGaps*w.gap), max(leastLost, l.ResponseTimeout))
+}
+
+// responseAfter is how long a worker may not answer its daemon, which does. One that has answered within half a second all along is stuck long before
+// response_timeout; one that loads, or has taken long at times, gets all of that.
+func (w *worker) responseAfter(l Limits) time.Duration {
+	if w.phase != training || w.gap == 0 {
+		return l.ResponseTimeout
+	}
+	return min(max(leastResponse, responseGaps*w.gap, w.stuckAfter()), l.ResponseTimeout)
 }
 
 // stuckAfter is how long a worker may make no step before it is taken to wait for another.

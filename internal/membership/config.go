@@ -28,6 +28,9 @@ const (
 	resolveAgain  = time.Minute            // names of hosts
 )
 
+// DeadAfter is how long a member may not answer probes, at least, before the others take it for dead.
+const DeadAfter = suspicion * probeEvery
+
 // Config configures a List.
 type Config struct {
 	// Name is this node's, as certificates allow it.

@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/internal/agent/remote"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/drift"
+	"github.com/avgpipe/avgpipe/internal/membership"
 	"github.com/avgpipe/avgpipe/internal/server"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -44,7 +47,8 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 		}
 	}
 	if !j.State.Ended() {
-		out.Timeouts = n.coordinator().Timeouts(j.ID)
+		out.Timeouts = append(n.coordinator().Timeouts(j.ID), n.timeouts()...)
+		api.SortTimeouts(out.Timeouts)
 	}
 	out.Why = append(out.Why, "averaging: "+s.Averaging())
 	if s.Job.Open() {
@@ -59,6 +63,24 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 	}
 	out.Observed = drift.Measured(&status, plan.Placement(), s.Job.Train.Batch)
 	return out, nil
+}
+
+// timeouts are the bounds of what nodes wait for of each other, whatever job they work on, and of requests.
+func (n *node) timeouts() []api.Timeout {
+	all := []api.Timeout{{
+		Name: "directory", ValueS: diskPatience.Seconds(), From: "fixed", Then: "a request that reads a job's files says that their file system hangs",
+	}}
+	if n.member == nil {
+		return all
+	}
+	return append(all,
+		api.Timeout{Name: "leader", ValueS: raftlog.Heartbeat.Seconds(), From: "fixed", Then: "a voter that hears nothing of the leader stands for election, within as long again"},
+		api.Timeout{
+			Name: "member", ValueS: membership.DeadAfter.Seconds(), From: fmt.Sprintf("fixed: probes that are not answered; more in large clusters, up to %v", 2*membership.DeadAfter),
+			Then: "the members take the node for gone",
+		},
+		api.Timeout{Name: "agent", ValueS: remote.Silence.Seconds(), From: "fixed: a node that works on an answer says so every second", Then: "the question is given up, and the node cannot be reached"},
+	)
 }
 
 // wholeReport reads the report of a job's tuning.

@@ -300,7 +300,7 @@ func (t *trainer) links() (all []api.LinkStatus) {
 				down, up = 100*down, 100*up
 			}
 			if lower {
-				l.DownS, l.Network = nil, &api.NetworkStatus{Peer: t.a.Stages[k+1].Node, RoundTripS: 20e-6}
+				l.DownS, l.Network = nil, &api.NetworkStatus{Peer: t.a.Stages[k+1].Node, RoundTripS: 20e-6, BoundS: 3}
 			} else {
 				l.UpS = nil
 			}

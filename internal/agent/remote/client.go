@@ -18,6 +18,9 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 )
 
+// Silence is how long a node may say nothing.
+const Silence = 5 * time.Second
+
 // Config configures a Client.
 type Config struct {
 	Node string // whose agent is asked
@@ -25,7 +28,7 @@ type Config struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Term is that in which this node leads, as far as it knows. Nil: 0.
 	Term func() uint64
-	// Silence is how long a node may say nothing before it counts as unreachable. Default 5 s: it speaks every second.
+	// Silence is how long a node may say nothing before it counts as unreachable. Default Silence: it speaks every second.
 	Silence time.Duration
 }
 
@@ -34,7 +37,7 @@ func (c Config) withDefaults() Config {
 		c.Term = func() uint64 { return 0 }
 	}
 	if c.Silence == 0 {
-		c.Silence = 5 * time.Second
+		c.Silence = Silence
 	}
 	return c
 }

@@ -53,8 +53,11 @@ type Config struct {
 // applyTimeout bounds how long Apply waits for a place in the leader's queue, in addition to its context.
 const applyTimeout = 10 * time.Second
 
+// Heartbeat is how long a follower of a cluster hears nothing of the leader before it stands for election.
+const Heartbeat = time.Second
+
 func (c Config) withDefaults() Config {
-	heartbeat := time.Second
+	heartbeat := Heartbeat
 	if c.Transport == nil {
 		heartbeat = 50 * time.Millisecond
 	}
