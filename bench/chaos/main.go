@@ -49,7 +49,7 @@ func main() {
 	flag.IntVar(&o.hosts, "hosts", 1, "how many hosts a trial has; several need root")
 	flag.BoolVar(&o.measure, "measure", false, "measure several hosts in place of trials")
 	flag.StringVar(&o.upgrade, "upgrade", "", "in place of trials: upgrade a cluster that trains from this `program`, which has a version before, host by host")
-	flag.StringVar(&o.parts, "parts", "pauses,torchrun,commits", "what to measure: pauses after faults, the same of PyTorch's launcher, and what commits cost")
+	flag.StringVar(&o.parts, "parts", "pauses,torchrun,commits,pipeline", "what to measure: pauses after faults, the same of PyTorch's launcher, what commits cost, and a pipeline over three hosts beside the simulator")
 	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the part torchrun")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
 	flag.StringVar(&o.slowable, hosts.SlowableFlag[1:], "", "used by the program itself: it becomes the program of its arguments, on a `disk` that can be slow")
@@ -90,6 +90,7 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 			report.Part{Name: "pauses", Measure: func(ctx context.Context) ([]report.Figure, error) { return measure(ctx, o) }},
 			report.Part{Name: "torchrun", Measure: func(ctx context.Context) ([]report.Figure, error) { return measureTorchrun(ctx, o) }},
 			report.Part{Name: "commits", Measure: func(ctx context.Context) ([]report.Figure, error) { return measureCommits(ctx, o) }},
+			report.Part{Name: "pipeline", Measure: func(ctx context.Context) ([]report.Figure, error) { return measurePipeline(ctx, o) }},
 		)
 	}
 	if o.keep == "" {
