@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/avgpipe/avgpipe/internal/ages"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -67,6 +68,8 @@ type Local struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 	lines  chan func() error // that write a line to a job's log
+
+	quarantined ages.Ledger // directories of the quarantine, by path
 
 	mu       sync.Mutex
 	children map[Process]*child

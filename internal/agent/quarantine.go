@@ -62,16 +62,22 @@ func (l *Local) sweepQuarantine() {
 	if err != nil {
 		return // it is looked at again
 	}
-	room, oldest := disk/quarantineShare, time.Now().Add(-l.config.Limits().QuarantineFor)
+	room := disk / quarantineShare
 	paths, _ := filepath.Glob(filepath.Join(control.QuarantineDir(l.dir("*")), "*")) // the pattern is right
 	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(filepath.Base(b), filepath.Base(a)) })
+	began := map[string]time.Time{}
+	for _, path := range paths {
+		if at, err := time.Parse(quarantineTime, filepath.Base(path)); err == nil {
+			began[path] = at
+		}
+	}
+	past := l.quarantined.Past(time.Now(), l.config.Limits().QuarantineFor, began)
 	for _, path := range paths { // the newest first: their names are times
-		at, err := time.Parse(quarantineTime, filepath.Base(path))
-		if err != nil {
+		if _, named := began[path]; !named {
 			continue
 		}
 		bytes := usage(path)
-		if room -= bytes; room >= 0 && !at.Before(oldest) {
+		if room -= bytes; room >= 0 && !past[path] {
 			continue
 		}
 		l.config.Log.Info("deleting shards from the quarantine", zap.String("path", path), zap.Int64("bytes", bytes))

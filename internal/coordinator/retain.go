@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/ages"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
 
@@ -26,10 +27,11 @@ type keptJob struct {
 	id    string
 	ended time.Time
 	bytes int64
+	old   bool // it ended longer than Age ago, and has for a while
 }
 
 // surplus says which ended jobs go, and why. It is a pure function. disk is the size of the file system, in bytes.
-func (r Retention) surplus(now time.Time, jobs []keptJob, disk int64) map[string]string {
+func (r Retention) surplus(jobs []keptJob, disk int64) map[string]string {
 	limit := r.Bytes
 	if share := int64(r.Share * float64(disk)); share > 0 && (limit == 0 || share < limit) {
 		limit = share
@@ -45,7 +47,7 @@ func (r Retention) surplus(now time.Time, jobs []keptJob, disk int64) map[string
 		switch {
 		case r.Jobs > 0 && left > r.Jobs:
 			gone[j.id] = fmt.Sprintf("there are %d ended jobs, keep_ended_jobs is %d", left, r.Jobs)
-		case r.Age > 0 && now.Sub(j.ended) > r.Age:
+		case j.old:
 			gone[j.id] = fmt.Sprintf("it ended at %s, keep_ended_age is %v", j.ended.Format(time.DateTime), r.Age)
 		case limit > 0 && total > limit && left > 1:
 			gone[j.id] = fmt.Sprintf("ended jobs take %d bytes, keep_ended_bytes allows %d", total, limit)
@@ -63,6 +65,7 @@ const retainEvery = time.Minute
 // RetainJobs has ended jobs beyond the configured bounds removed, until the coordinator has stopped.
 func (c *Coordinator) RetainJobs(ctx context.Context) {
 	sizes := map[string]keptJob{} // of ended jobs, whose directories no longer grow
+	var old ages.Ledger
 	ticker := time.NewTicker(retainEvery)
 	defer ticker.Stop()
 	for {
@@ -72,7 +75,18 @@ func (c *Coordinator) RetainJobs(ctx context.Context) {
 		if err != nil {
 			c.log.Warn("how large the disk of the state directory is", zap.Error(err))
 		}
-		for id, why := range c.config.Limits().Retain.surplus(c.now(), jobs, disk) {
+		retain := c.config.Limits().Retain
+		if retain.Age > 0 {
+			began := map[string]time.Time{}
+			for _, j := range jobs {
+				began[j.id] = j.ended
+			}
+			past := old.Past(c.now(), retain.Age, began)
+			for i := range jobs {
+				jobs[i].old = past[jobs[i].id]
+			}
+		}
+		for id, why := range retain.surplus(jobs, disk) {
 			_ = c.Remove(ctx, id, why) // fails only once the coordinator has stopped
 		}
 		select {

@@ -34,7 +34,10 @@ func TestOldestEndedJobsGoFirst(t *testing.T) {
 		{"several", Retention{Jobs: 4, Bytes: 300}, 1000, "1 2", "keep_ended"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			gone := c.r.surplus(now, jobs, c.disk)
+			for i := range jobs {
+				jobs[i].old = c.r.Age > 0 && now.Sub(jobs[i].ended) > c.r.Age
+			}
+			gone := c.r.surplus(jobs, c.disk)
 			if got := strings.Join(slices.Sorted(maps.Keys(gone)), " "); got != c.gone {
 				t.Errorf("%q go, want %q: %v", got, c.gone, gone)
 			}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/ages"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/placer"
@@ -126,7 +127,7 @@ func (o *observed) noteWait(now time.Time, first bool) {
 	case o.State != cluster.Queued && !o.waits():
 		o.since = time.Time{}
 	case o.since.IsZero() && (first || o.Generation == 0):
-		o.since = o.Submitted
+		o.since = ages.Since(now, o.Submitted)
 	case o.since.IsZero():
 		o.since = now
 	}

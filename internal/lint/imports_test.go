@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"job":                 {"internal/nearest", "internal/strictyaml", "internal/words"},
 	"stage/flat":          nil,
 	"stage/device":        {"stage/flat"},
+	"internal/ages":    nil,
 	"internal/pace":       nil,
 	"internal/logging":    nil,
 	"internal/chart":      {"internal/words"},
@@ -102,13 +103,13 @@ var mayImport = map[string][]string{
 		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/model",
 	},
 	"internal/agent": {
-		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/gpu", "internal/history", "internal/logging", "internal/obstacle", "internal/process",
+		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/gpu", "internal/history", "internal/logging", "internal/obstacle", "internal/ages", "internal/process",
 		"internal/shard", "internal/spec", "internal/worker/control",
 	},
 	"internal/agent/remote": {"internal/agent", "internal/api", "internal/cluster", "internal/history", "internal/obstacle", "internal/shard", "internal/spec", "internal/worker/control"},
 	"internal/placer":       {"internal/words", "schedule", "tuner"},
 	"internal/coordinator": {
-		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/placer", "internal/reshard", "internal/shard", "internal/spec",
+		"internal/agent", "internal/api", "internal/cluster", "internal/drift", "internal/gpu", "internal/obstacle", "internal/ages", "internal/placer", "internal/reshard", "internal/shard", "internal/spec",
 		"internal/words", "internal/worker/control", "job", "schedule", "tuner",
 	},
 	"internal/drift": {"internal/api", "internal/words", "schedule", "tuner"},

@@ -194,14 +194,18 @@ const (
 // tellSelf tells the node that leads where this one is and which program it runs, and renews its certificate, until ctx ends.
 func (n *node) tellSelf(ctx context.Context) {
 	named := false
+	var renewed time.Time // at most once an hour: close to the authority's end each certificate is due when it is made
 	for ctx.Err() == nil {
 		wait := tellEvery
+		due := time.Now().After(n.member.identity.RenewAt()) && (renewed.IsZero() || time.Since(renewed) > time.Hour)
 		if !named {
 			named = n.keepName()
 		}
-		if err := n.tellLeader(ctx); err != nil {
+		if err := n.tellLeader(ctx, due); err != nil {
 			n.log.Debug("the node that leads was not told of this one", zap.Error(err))
 			wait = tellAgain
+		} else if due {
+			renewed = time.Now()
 		}
 		if !named {
 			wait = tellAgain
@@ -225,11 +229,12 @@ func (n *node) keepName() bool {
 	return err == nil
 }
 
-func (n *node) tellLeader(ctx context.Context) error {
+// tellLeader does so once. renew: it asks for another certificate.
+func (n *node) tellLeader(ctx context.Context, renew bool) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	self := selfRequest{Address: n.member.advertise, Version: n.config.Version}
-	if time.Now().After(n.member.identity.RenewAt()) {
+	if renew {
 		var err error
 		if self.CSR, err = n.member.identity.Request(); err != nil {
 			return err

@@ -180,7 +180,9 @@ func (a *Authority) Sign(csr []byte, s Subject, now time.Time) ([]byte, error) {
 	}
 	if s.Role == RoleNode {
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
-		template.NotAfter = now.Add(nodeFor)
+		// A certificate that is made while this clock is ahead is good at once when that is set right: a node without one is shut out, and cannot have another made.
+		// A user's is not, and can: it could not be taken back.
+		template.NotBefore, template.NotAfter = a.Certificate.NotBefore, now.Add(nodeFor)
 	} else {
 		template.URIs = []*url.URL{{Scheme: "avgpipe", Host: "uid", Path: "/" + strconv.FormatUint(uint64(s.UID), 10)}}
 	}

@@ -81,7 +81,8 @@ type line struct {
 	blind    bool   // nobody knows when one that waits can start, so nobody overtakes it
 }
 
-// Order says which of the jobs that wait start now, in the order of their turns. Their turn is by priority, the highest first, then by submission; a
+// Order says which of the jobs that wait, which are given in the order of submission, start now, in the order of their turns. Their turn is by priority, the highest
+// first, then by submission, whatever the clocks of the nodes said that took them; a
 // job that has waited for Patience goes before those that have not. A job starts when it has room and nobody before it waits. Where somebody does, it
 // still starts if it delays none of them: each of them is given the first place and time at which it has room, by the ends that are known of those that hold
 // something, and it ends before that or takes something else. Where no such time is known, nobody overtakes. Nobody loses a place again.
@@ -101,18 +102,18 @@ func Order(now time.Time, nodes []Node, holders []Holder, waiting []Waiting) []V
 	return all
 }
 
-// compare orders by turn.
+// compare orders by turn. Of equals the first that is given comes first.
 func (w *Waiting) compare(other *Waiting, now time.Time) int {
 	a, b := now.Sub(w.since()) >= Patience, now.Sub(other.since()) >= Patience
 	switch {
 	case a && b:
-		return cmp.Or(w.since().Compare(other.since()), w.Submitted.Compare(other.Submitted))
+		return w.since().Compare(other.since())
 	case a:
 		return -1
 	case b:
 		return 1
 	}
-	return cmp.Or(cmp.Compare(other.Priority, w.Priority), w.Submitted.Compare(other.Submitted))
+	return cmp.Compare(other.Priority, w.Priority)
 }
 
 // since is when the job began to wait.

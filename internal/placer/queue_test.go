@@ -292,3 +292,22 @@ func TestNobodyStarves(t *testing.T) {
 		t.Errorf("it started: %v, after %v", ok, waited)
 	}
 }
+
+// TestAClockThatIsWrongChangesNoTurn: jobs whose submission was noted by clocks that had jumped start in the order in which they came.
+func TestAClockThatIsWrongChangesNoTurn(t *testing.T) {
+	now := time.Date(2026, 1, 10, 0, 0, 0, 0, time.UTC)
+	nodes := []Node{{Name: "a", Cores: []int{0}, All: Capacity{Cores: 1}}}
+	one := Job{Devices: []int{0}, Threads: 1}
+	for name, submitted := range map[string][2]time.Time{
+		"forwards":  {now.AddDate(4, 0, 0), now},
+		"backwards": {now, now.AddDate(0, 0, -4)},
+	} {
+		waiting := []Waiting{
+			{ID: "1", Want: one, Submitted: submitted[0], Since: now.Add(-time.Hour)},
+			{ID: "2", Want: one, Submitted: submitted[1], Since: now.Add(-time.Minute)},
+		}
+		if v := Order(now, nodes, nil, waiting); v[0].Index != 0 || !v[0].Start || v[1].Start {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
