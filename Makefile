@@ -153,6 +153,7 @@ test-cluster: ## the long form of the tests of replication: clusters that lose n
 	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(or $(filter-out 0,$(SEED)),1) -v
 	$(TEST) -timeout 6h $(TAGS) ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
 	$(TEST) -timeout 6h ./internal/coordinator -run WhateverTheSchedule -schedules $(SCHEDULES) -first-schedule $(or $(filter-out 0,$(SEED)),1) -v
+	$(TEST) -timeout 6h ./elastic -run WhateverArrives -schedules $(SCHEDULES) -v
 
 .PHONY: test-deploy
 test-deploy: deps ## what deploy/ has for Kubernetes, Slurm and Nomad: checked in a module of its own, with real daemons
