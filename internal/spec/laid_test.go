@@ -114,3 +114,17 @@ func TestWhatCannotBeLaidSaysWhy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A job that goes on with other counts is no longer what was laid over its nodes.
+func TestOtherCountsAreOfTheJobAsItWasAdmitted(t *testing.T) {
+	s := deepSpec(t)
+	over := s.Over(laid(t, s, spec.Ground{Speeds: []float64{1, 0.5}, Links: []placer.Link{{}}}))
+	want, problems := s.Recount(spec.Counts{Pipelines: 1}, spec.Facts{Cores: 2})
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	got, problems := over.Recount(spec.Counts{Pipelines: 1}, spec.Facts{Cores: 2})
+	if len(problems) > 0 || got.Laid() || !reflect.DeepEqual(got.Split(), want.Split()) {
+		t.Errorf("recounted, the job is cut into %v, want %v: %v", got.Split(), want.Split(), problems)
+	}
+}

@@ -22,6 +22,7 @@ const mostTried = 32
 // averaging, the memory. The rest stays as it was. Where the counts do not fit, problems say why, and the first one has the nearest that
 // do, if there are any.
 func (s *Spec) Recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
+	s = s.admitted()
 	if s.Job.Open() {
 		return nil, refusal("stages", "", "its counts are not chosen yet; resume it without --stages and --pipelines")
 	}
