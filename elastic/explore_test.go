@@ -161,10 +161,8 @@ func (c *copies) arrive() error {
 	}
 	s := c.groups[p.to]
 	if m := s.center.members[p.pipeline]; p.round <= m.sent {
-		before := fmt.Sprint(s.center.Round(), s.center.counted, *m)
-		_, refused := s.center.Update(p.pipeline, p.round)
-		if after := fmt.Sprint(s.center.Round(), s.center.counted, *m); refused == nil || before != after {
-			return fmt.Errorf("message %d of pipeline %d came again at group %d, and its center went from %s to %s: %v", p.round, p.pipeline, p.to, before, after, refused)
+		if !refuses(s.center, p) {
+			return fmt.Errorf("message %d of pipeline %d came again at group %d, and was taken, or changed its center", p.round, p.pipeline, p.to)
 		}
 		return nil
 	}
@@ -181,6 +179,14 @@ func (c *copies) arrive() error {
 	}
 	c.execute(p.to, actions)
 	return nil
+}
+
+// refuses reports whether a center refuses a message that it has had, and stays as it is.
+func refuses(c *Center, p packet) bool {
+	m := c.members[p.pipeline]
+	before := fmt.Sprint(c.done, c.counted, *m)
+	_, err := c.Update(p.pipeline, p.round)
+	return err != nil && before == fmt.Sprint(c.done, c.counted, *m)
 }
 
 // snapshot asks all groups for a snapshot of one round, if all can still give it.
