@@ -70,9 +70,9 @@ func TestFollowedLogsOutliveTheDaemon(t *testing.T) {
 func TestFailedJobIsAnError(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	want(t, exitFailed, d, "submit", "--watch", jobFile(t, d, "nan-at-50", 1000, ""))
-	if r := want(t, exitDone, d, "logs", "1", "--level", "error"); !strings.Contains(r.out, "error avgpiped job failed") {
-		t.Errorf("the failure is no error: %s", r.out)
-	}
+	nodetest.Eventually(t, "the failure is an error in the job's log, which is written after its state", func() bool {
+		return strings.Contains(want(t, exitDone, d, "logs", "1", "--level", "error").out, "error avgpiped job failed")
+	})
 }
 
 func TestLogsUsage(t *testing.T) {
