@@ -166,7 +166,7 @@ func (c *copies) arrive() error {
 		}
 		return nil
 	}
-	if s.center.check(p.pipeline, p.round) != nil {
+	if takes := s.center.check(p.pipeline, p.round) == nil; !takes {
 		c.flying = append(c.flying, p) // it is early
 		return nil
 	}
