@@ -11,6 +11,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"unsafe"
 )
 
 // castagnoli is the polynomial of every checksum in this package.
@@ -145,12 +146,12 @@ func Encode(ctx context.Context, w io.Writer, h *Header, vectors [][]float32) er
 		}
 		sum := uint32(0)
 		for chunk := range slices.Chunk(vectors[i], shardChunk) {
-			n, err := binary.Encode(raw, binary.LittleEndian, chunk)
+			text, err := littleEndian(chunk, raw)
 			if err = errors.Join(err, ctx.Err()); err != nil {
 				return fmt.Errorf("vector %q: %w", v.Name, err)
 			}
-			sum = crc32.Update(sum, castagnoli, raw[:n])
-			if _, err := w.Write(raw[:n]); err != nil {
+			sum = crc32.Update(sum, castagnoli, text)
+			if _, err := w.Write(text); err != nil {
 				return fmt.Errorf("write vector %q: %w", v.Name, err)
 			}
 		}
@@ -160,6 +161,15 @@ func Encode(ctx context.Context, w io.Writer, h *Header, vectors [][]float32) er
 		return fmt.Errorf("write shard checksums: %w", err)
 	}
 	return nil
+}
+
+// littleEndian are the bytes of values as files have them: those of the memory where the processor has the same order, else copied to room.
+func littleEndian(values []float32, room []byte) ([]byte, error) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), 4*len(values)), nil
+	}
+	n, err := binary.Encode(room, binary.LittleEndian, values)
+	return room[:n], err
 }
 
 // readHeader reads and checks the header of a shard in a file of size bytes. Nothing is allocated that the file could not fill.
