@@ -136,7 +136,7 @@ type Info struct {
 
 // Sight is what a host has not of that a job reads.
 type Sight struct {
-	// Data says what is missing, or is not what it was when the job was submitted, of that the first and the last stage read; "": nothing.
+	// Data says what is missing, or is not what it was when the job was submitted, of that every worker of the job reads; "": nothing.
 	Data string `json:"data,omitempty"`
 	// Model says so of what every stage begins with that goes on from no round.
 	Model string `json:"model,omitempty"`

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
-	"github.com/avgpipe/avgpipe/internal/placer"
 )
 
 // How long it counts what was seen on a node of that a job reads.
@@ -28,21 +27,23 @@ type hostSight struct {
 }
 
 // lacking says of nodes what they lack of that the job reads, as far as somebody has looked. A round has all that a model begins with.
-func (o *observed) lacking() map[string]placer.Lack {
-	all := map[string]placer.Lack{}
+func (o *observed) lacking() map[string]string {
+	all := map[string]string{}
 	for node, s := range o.sights {
-		l := placer.Lack{Data: s.Data}
-		if o.LastCommitted() == nil {
-			l.Model = s.Model
-		}
-		if len(o.spec.Remote) > 0 { // a node that does not get them has nothing to say to the others about an epoch
-			l.Model = cmp.Or(l.Model, l.Data)
-		}
-		if l != (placer.Lack{}) {
-			all[node] = l
+		if lack := lackOf(s.Sight, o.LastCommitted() != nil); lack != "" {
+			all[node] = lack
 		}
 	}
 	return all
+}
+
+// lackOf says why no stage can be on a node of which this was seen; "": one can. Stages between the first and the last feed no data, but their workers
+// take from them how long an epoch and an evaluation are, and what goes with the model, which is the same in all shards of a round.
+func lackOf(s agent.Sight, resumes bool) string {
+	if resumes {
+		return s.Data
+	}
+	return cmp.Or(s.Data, s.Model)
 }
 
 // looking says what the job waits for until it is known that a placement's nodes have what it reads there; "": nothing. Where it is not known,
@@ -50,13 +51,10 @@ func (o *observed) lacking() map[string]placer.Lack {
 // lost its copy.
 func (c *Coordinator) looking(o *observed, p placement, now time.Time) (waits string) {
 	fetches := len(o.spec.Remote) > 0
-	if len(p) == 0 || !fetches && (len(c.nodes()) < 2 || placed(o.Job) && sameNodes(p, o.place())) {
+	if len(p) == 0 || !fetches && (len(c.nodes()) < 2 || placed(o.Job) && p.onNodesOf(o.place())) {
 		return ""
 	}
-	for i, at := range p {
-		if i > 0 && i < len(p)-1 && o.LastCommitted() != nil && !fetches {
-			continue // it reads nothing
-		}
+	for _, at := range p {
 		switch s := o.sights[at.Node]; {
 		case s == nil || s.at.IsZero() || now.Sub(s.at) > sightAge:
 			waits = cmp.Or(waits, "finding out whether its data are there")
@@ -91,14 +89,16 @@ func (c *Coordinator) hopeless(o *observed) (why string) {
 	return why
 }
 
-// lacksAt reports whether what a job reads from elsewhere does not come to a node of a placement.
+// lacksAt reports whether a node of a placement lacks what a job reads that has its data from elsewhere: it may have lost its copy.
 func (o *observed) lacksAt(p placement) bool {
-	return len(o.spec.Remote) > 0 && slices.ContainsFunc(p, func(at stagePlace) bool { return o.want.Lacking[at.Node].Data != "" })
+	return len(o.spec.Remote) > 0 && slices.ContainsFunc(p, func(at stagePlace) bool { return o.want.Lacking[at.Node] != "" })
 }
 
-// sameNodes reports whether the ends of two placements are on the same nodes.
-func sameNodes(p, other placement) bool {
-	return len(p) == len(other) && p[0].Node == other[0].Node && p[len(p)-1].Node == other[len(p)-1].Node
+// onNodesOf reports whether all nodes of a placement have stages in another one.
+func (p placement) onNodesOf(other placement) bool {
+	return !slices.ContainsFunc(p, func(at stagePlace) bool {
+		return !slices.ContainsFunc(other, func(was stagePlace) bool { return was.Node == at.Node })
+	})
 }
 
 // lookAgain looks again at nodes without something that a waiting job reads: somebody may put it there.

@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -58,17 +59,25 @@ func nodesOf(t *testing.T, j *cluster.Job) (all []string) {
 	return all
 }
 
-// TestTheEndsAreWhereTheDataAre: a node without them has the stage between, at most.
-func TestTheEndsAreWhereTheDataAre(t *testing.T) {
+// TestAllStagesAreWhereTheDataAre, also those between the first and the last, whether a job begins or goes on from a round.
+func TestAllStagesAreWhereTheDataAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, "a", "b", "c")
+		r := newRig(t, "a", "b", "c", "d")
 		defer r.end()
-		r.strip(0, agent.Sight{Data: "data.files: there is no /data"})
-		id := r.submit("good", 50)
-		j := r.until(id, "ends", ended)
-		if got := strings.Join(nodesOf(t, j), " "); j.State != cluster.Done || got != "b a c" && got != "c a b" {
-			t.Errorf("%s, stages on %s: %s", j.State, got, j.Reason)
+		b := r.strip(1, agent.Sight{Data: "data.files: there is no /data"})
+		id := r.submitWith("long", 1e6, func(j *job.Job) { j.Stages, j.Center.Replicas = 3, 2 })
+		got := nodesOf(t, r.until(id, "commits", committed))
+		if slices.Sort(got); strings.Join(got, " ") != "a c d" {
+			t.Fatalf("it began on %v", got)
 		}
+		middle := nodesOf(t, r.until(id, "is there", func(*cluster.Job) bool { return true }))[1]
+		r.change(strings.Index("abcd", middle), func(n *coordinator.Node) { n.Draining = true })
+		time.Sleep(time.Minute)
+		if got := nodesOf(t, r.until(id, "is there", func(*cluster.Job) bool { return true })); slices.Contains(got, "b") {
+			t.Errorf("it goes on on %v", got)
+		}
+		b.lacks.Store(&agent.Sight{})
+		r.until(id, "trains on b", func(j *cluster.Job) bool { return isRunning(j) && slices.Contains(nodesOf(t, j), "b") })
 	})
 }
 

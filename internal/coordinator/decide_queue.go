@@ -109,8 +109,8 @@ func lacking(w snapshot, j *observed, left placer.Node) (all []string) {
 		all = append(all, fmt.Sprintf("needs %s of memory, %s of %s are not promised to other jobs",
 			words.Bytes(j.memory), words.Bytes(max(left.Bytes, 0)), words.Bytes(w.memory)))
 	}
-	if l := j.want.Lacking[left.Name]; l.Data != "" {
-		all = append(all, l.Data)
+	if lack := j.want.Lacking[left.Name]; lack != "" {
+		all = append(all, lack)
 	}
 	if len(all) == 0 && left.Excluded != "" {
 		all = append(all, left.Excluded)

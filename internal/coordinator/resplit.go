@@ -167,10 +167,10 @@ func (c *Coordinator) facts(rooms []placer.Node) (f spec.Facts) {
 }
 
 // roomFor says why a job of a spec has no room among rooms, on nodes that have what it reads. resumes: it goes on from a round.
-func (c *Coordinator) roomFor(ctx context.Context, s *spec.Spec, rooms []placer.Node, lacking map[string]placer.Lack, resumes bool) error {
+func (c *Coordinator) roomFor(ctx context.Context, s *spec.Spec, rooms []placer.Node, lacking map[string]string, resumes bool) error {
 	want, looked := c.wanted(s, c.unfit(s)), map[string]bool{}
 	if want.Lacking = maps.Clone(lacking); want.Lacking == nil {
-		want.Lacking = map[string]placer.Lack{}
+		want.Lacking = map[string]string{}
 	}
 	for {
 		p, err := placer.Place(want, rooms, nil)
@@ -179,18 +179,15 @@ func (c *Coordinator) roomFor(ctx context.Context, s *spec.Spec, rooms []placer.
 		}
 		missing := false
 		for _, seat := range p.Seats {
-			if looked[seat.Node] || resumes && seat.Stage > 0 && seat.Stage < s.Stages()-1 {
+			if looked[seat.Node] {
 				continue
 			}
 			looked[seat.Node] = true
-			lack, err := c.lackOn(ctx, seat.Node, s)
+			seen, err := c.seenOn(ctx, seat.Node, s)
 			if err != nil {
 				return err
 			}
-			if resumes {
-				lack.Model = ""
-			}
-			if lack != (placer.Lack{}) {
+			if lack := lackOf(seen, resumes); lack != "" {
 				want.Lacking[seat.Node], missing = lack, true
 			}
 		}
@@ -200,19 +197,19 @@ func (c *Coordinator) roomFor(ctx context.Context, s *spec.Spec, rooms []placer.
 	}
 }
 
-// lackOn is what a node lacks of that a job reads.
-func (c *Coordinator) lackOn(ctx context.Context, node string, s *spec.Spec) (placer.Lack, error) {
+// seenOn is what is seen on a node now of that a job reads.
+func (c *Coordinator) seenOn(ctx context.Context, node string, s *spec.Spec) (agent.Sight, error) {
 	n, member := c.node(node)
 	if !member {
-		return placer.Lack{}, noNode{name: node}.err()
+		return agent.Sight{}, noNode{name: node}.err()
 	}
 	ctx, cancel := context.WithTimeout(ctx, sightBound)
 	defer cancel()
 	found, err := n.Agent.Look(ctx, s)
 	if err != nil {
-		return placer.Lack{}, fmt.Errorf("look for its data on node %s: %w", node, err)
+		return agent.Sight{}, fmt.Errorf("look for its data on node %s: %w", node, err)
 	}
-	return placer.Lack{Data: found.Data, Model: found.Model}, nil
+	return found, nil
 }
 
 // requeue has a job that has no workers wait for room with another spec.

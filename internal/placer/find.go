@@ -149,7 +149,7 @@ func (f *finder) extend(p *partial, i, n int) *partial {
 		}
 	}
 	next.cores, next.gpus, next.bytes = next.cores-u.cores, next.gpus-u.gpus, next.bytes-u.bytes
-	if next.cores < 0 || next.gpus < 0 || next.bytes < 0 || u.data && node.NoData != "" || !f.enough(&next, i+1) {
+	if next.cores < 0 || next.gpus < 0 || next.bytes < 0 || !f.enough(&next, i+1) {
 		return nil
 	}
 	next.slowest, next.fill = max(next.slowest, u.seconds/node.speed()), next.fill+u.fill/node.speed()
@@ -218,12 +218,6 @@ func (f *finder) searchAll() {
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
 		x, y := &f.units[a], &f.units[b]
-		if x.data != y.data {
-			if x.data {
-				return -1
-			}
-			return 1
-		}
 		return cmp.Or(cmp.Compare(y.bytes, x.bytes), cmp.Compare(y.cores, x.cores))
 	})
 	left, at, steps := make([]room, len(f.nodes)), make([]int, len(f.units)), 0
@@ -239,7 +233,7 @@ func (f *finder) searchAll() {
 		u := &f.units[order[i]]
 		for n := range f.nodes {
 			r := left[n]
-			if r.cores < u.cores || r.gpus < u.gpus || r.bytes < u.bytes || u.data && f.nodes[n].NoData != "" {
+			if r.cores < u.cores || r.gpus < u.gpus || r.bytes < u.bytes {
 				continue
 			}
 			if steps++; steps > mostSteps || len(f.found) >= mostWays {

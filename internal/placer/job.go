@@ -24,8 +24,8 @@ type Job struct {
 	Whole string
 	// Unfit are GPUs that it cannot use, by UUID, of each node.
 	Unfit map[string][]string
-	// Lacking says what nodes lack of that the job reads.
-	Lacking map[string]Lack
+	// Lacking says what nodes lack of that the job reads, so that no stage can be there.
+	Lacking map[string]string
 	// Spread asks for as many nodes as possible, else for as few.
 	Spread bool
 	// Plan is run by Pipelines pipelines, at Costs on devices of speed 1, in seconds, whose MessageBytes say what crosses each boundary. Where
@@ -38,19 +38,12 @@ type Job struct {
 	Lay func(speeds []float64, links []Link) (schedule.Plan, schedule.Costs, bool)
 }
 
-// Lack is what a node lacks of that a job reads.
-type Lack struct {
-	Data  string // why the first and the last stage cannot be there; "": they can
-	Model string // why no stage can; "": one can
-}
-
 // unit is devices that are on one node together: those of one GPU, or one.
 type unit struct {
 	rows    []int // devices of the plan
 	cores   int
 	gpus    int
 	bytes   int64
-	data    bool    // it has the first or the last stage
 	seconds float64 // that the slowest of its devices, or its GPU, takes for a micro-batch at speed 1
 	fill    float64 // that a micro-batch spends on all its stages
 	out     int64   // bytes from its last device to the next, a message
@@ -78,7 +71,7 @@ func (j *Job) units() []unit {
 	var all []unit
 	for row := range j.rows() {
 		seconds, fill, bytes := 0.0, 0.0, int64(0)
-		data, out := false, int64(0)
+		out := int64(0)
 		for s, device := range j.Devices {
 			if device != row {
 				continue
@@ -88,16 +81,15 @@ func (j *Job) units() []unit {
 			if j.Bytes != nil {
 				bytes += j.Bytes[s]
 			}
-			data = data || s == 0 || s == len(j.Devices)-1
 			out = max(out, j.messageBytes(s))
 		}
 		if row > 0 && j.GPUs > 0 && j.gpuOf(row) == j.gpuOf(row-1) {
 			u := &all[len(all)-1]
 			u.rows, u.cores, u.bytes = append(u.rows, row), u.cores+j.Threads, u.bytes+bytes
-			u.data, u.seconds, u.fill, u.out = u.data || data, u.seconds+seconds, u.fill+fill, out
+			u.seconds, u.fill, u.out = u.seconds+seconds, u.fill+fill, out
 			continue
 		}
-		u := unit{rows: []int{row}, cores: j.Threads, bytes: bytes, data: data, seconds: seconds, fill: fill, out: out}
+		u := unit{rows: []int{row}, cores: j.Threads, bytes: bytes, seconds: seconds, fill: fill, out: out}
 		if j.GPUs > 0 {
 			u.gpus = 1
 		}

@@ -60,9 +60,5 @@ func (n *Node) free(j *Job) string {
 	if n.All.Bytes > 0 && j.bytes() > 0 {
 		all = append(all, fmt.Sprintf("%s of %s of memory", words.Bytes(n.bytes()), words.Bytes(n.All.Bytes)))
 	}
-	text := n.Name + ": " + strings.Join(all, ", ") + " free"
-	if n.NoData != "" {
-		text += ", without the data: " + n.NoData
-	}
-	return text
+	return n.Name + ": " + strings.Join(all, ", ") + " free"
 }

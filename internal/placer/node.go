@@ -18,8 +18,6 @@ type Node struct {
 	Speed float64
 	// Excluded says why no stage may go there; "": one may.
 	Excluded string
-	// NoData says why the first and the last stage may not, which read the data; "": they may.
-	NoData string
 }
 
 // Capacity is what a node has in all.

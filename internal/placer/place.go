@@ -96,10 +96,7 @@ func (f *finder) placement(c chosen) Placement {
 
 // view is a node without the GPUs that the job cannot use, and with what it lacks of that the job reads.
 func (j *Job) view(n Node) Node {
-	if lack, ok := j.Lacking[n.Name]; ok {
-		n.NoData = cmp.Or(n.NoData, lack.Data)
-		n.Excluded = cmp.Or(n.Excluded, lack.Model)
-	}
+	n.Excluded = cmp.Or(n.Excluded, j.Lacking[n.Name])
 	if unfit := j.Unfit[n.Name]; len(unfit) > 0 {
 		n.GPUs = slices.DeleteFunc(slices.Clone(n.GPUs), func(uuid string) bool { return slices.Contains(unfit, uuid) })
 		n.All.GPUs -= len(unfit)
@@ -113,7 +110,7 @@ func (f *finder) whole() (Placement, error) {
 	j := *f.job
 	j.Threads = 0
 	for _, n := range f.nodes {
-		if len(n.Cores) < n.All.Cores || n.Bytes < n.All.Bytes || len(n.GPUs) < min(j.GPUs, j.rows()) || n.NoData != "" {
+		if len(n.Cores) < n.All.Cores || n.Bytes < n.All.Bytes || len(n.GPUs) < min(j.GPUs, j.rows()) {
 			continue
 		}
 		p := j.seat([]Node{n}, make([]int, j.rows()))

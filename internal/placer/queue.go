@@ -283,7 +283,7 @@ func (j Job) fitted(nodes []Node) (Job, bool) {
 	}
 	with := slices.Clone(idle)
 	for i := range with {
-		with[i].Excluded, with[i].NoData = "", ""
+		with[i].Excluded = ""
 	}
 	ready := j
 	ready.Lacking = nil

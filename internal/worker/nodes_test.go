@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
 )
 
 // hosts are nodes of a cluster that workers run on in this process: each has a certificate, and opens its port before its worker starts.
@@ -156,6 +158,25 @@ func TestNodesComputeTheBitsOfOneProcess(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestEveryWorkerReadsTheData, also one that feeds none of them, so no stage of a job may be placed where they are not. If that changes, so may
+// coordinator.lackOf.
+func TestEveryWorkerReadsTheData(t *testing.T) {
+	a := setup(t, 3, 1, nil)
+	all := newHosts(t, "a", "b", "c").assign(t, a, []int{0, 1, 2})
+	plan, err := schedule.Parse(strings.Join(a.Plan, "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := filepath.Join(t.TempDir(), "gone")
+	for _, a := range all {
+		a.Spec.Job.Data.Files = []string{gone}
+		_, err := newHost(t.Context(), a, plan, cuda.Config{}, zap.NewNop())
+		if err == nil || !strings.Contains(err.Error(), gone) {
+			t.Errorf("node %s without the data: %v", a.Node, err)
 		}
 	}
 }
