@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	"job":                 {"internal/nearest", "internal/strictyaml", "internal/words"},
 	"stage/flat":          nil,
 	"stage/device":        {"stage/flat"},
-	"internal/ages":    nil,
+	"internal/ages":       nil,
 	"internal/pace":       nil,
 	"internal/logging":    nil,
 	"internal/chart":      {"internal/words"},
