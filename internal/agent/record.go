@@ -66,19 +66,20 @@ func (l *Local) Record(_ context.Context, j *cluster.Job, started bool) error {
 	return checkpoint.WriteRecord(RecordPath(dir), jobKind, jobVersion, j, 0o640)
 }
 
-// makeDir makes a job's directory where it is missing. But where jobs/ holds nothing although this state directory has had jobs, and those have had
-// workers, a mount is late: what would be written now vanished below it. A node that joined anew, under the name of one that was removed, has had none.
+// makeDir makes a job's directory where it is missing. But where jobs/ holds nothing although this state directory has jobs, and those have had
+// workers, a mount is late: what would be written now vanished below it. A node that joined anew, under the name of one that was removed, has had none,
+// and one whose last job was removed has none: jobs/ is read first, because the mark goes before the last directory does.
 func makeDir(dir string, started bool) error {
 	all := filepath.Dir(dir)
-	had := filepath.Join(filepath.Dir(all), hadJobs)
+	entries, listErr := os.ReadDir(all)
+	had := hadPath(all)
 	_, first := os.Stat(had)
 	if _, err := os.Stat(dir); err != nil && started && !errors.Is(first, fs.ErrNotExist) {
-		entries, err := os.ReadDir(all)
-		if err == nil && len(entries) == 0 {
-			err = &fs.PathError{Op: "find the jobs in", Path: all, Err: syscall.ENODATA}
+		if listErr == nil && len(entries) == 0 {
+			listErr = &fs.PathError{Op: "find the jobs in", Path: all, Err: syscall.ENODATA}
 		}
-		if err != nil {
-			return err
+		if listErr != nil {
+			return listErr
 		}
 	}
 	if err := os.MkdirAll(dir, 0o750); err != nil || first == nil {
@@ -87,8 +88,8 @@ func makeDir(dir string, started bool) error {
 	return checkpoint.WriteFile(had, nil, 0o640)
 }
 
-// hadJobs is a file of the state directory that is there once a directory of a job was.
-const hadJobs = "had-jobs"
+// hadPath is a file of the state directory that is there while jobs/ should hold something: from the first directory of a job until the last is deleted.
+func hadPath(jobs string) string { return filepath.Join(filepath.Dir(jobs), "had-jobs") }
 
 // ownRecord reads the copy in a job's directory and refuses that of another job.
 func ownRecord(dir string, j *cluster.Job) (*cluster.Job, error) {

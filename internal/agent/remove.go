@@ -78,10 +78,26 @@ func deleteJob(dir string) error {
 			}
 		}
 	}
+	if err := forgetLast(dir); err != nil {
+		return err
+	}
 	if err := os.Remove(removedPath(dir)); err != nil {
 		return err
 	}
 	return os.Remove(dir)
+}
+
+// forgetLast notes, before the only directory in jobs/ is deleted, that jobs/ is to be empty: that is no mount which is late.
+func forgetLast(dir string) error {
+	jobs := filepath.Dir(dir)
+	entries, err := os.ReadDir(jobs)
+	if err != nil || len(entries) > 1 {
+		return err
+	}
+	if err := os.Remove(hadPath(jobs)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Tidy finishes what an earlier daemon could not, before any process of a job is started: it removes what killed writes left and
