@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -112,7 +113,8 @@ func (g *generation) unheard() []*worker {
 }
 
 // decideCut looks after a job of which workers cannot be heard. While others make steps, so do those: they depend on each other. The
-// job is left alone then. Else the workers are given up after a bound. It reports false where they change nothing.
+// job is left alone then, unless a node was removed from the cluster: it never answers again, so nothing could be committed any more.
+// Else the workers are given up after a bound. It reports false where they change nothing.
 func decideCut(w snapshot, j *observed) (decision, bool) {
 	unheard, others := j.unheard(), j.answering()
 	if len(unheard) == 0 {
@@ -136,8 +138,9 @@ func decideCut(w snapshot, j *observed) (decision, bool) {
 	if !due {
 		return decision{reason: said}, true
 	}
+	removed := slices.ContainsFunc(unheard, func(at *worker) bool { return at.node.removed })
 	for _, at := range others {
-		if !over && at.goesOn(w.now) {
+		if !over && !removed && at.goesOn(w.now) {
 			return decision{reason: said + "; the job is left alone: its workers elsewhere go on, and commits wait for that node"}, true
 		}
 	}

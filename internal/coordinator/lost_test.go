@@ -129,9 +129,11 @@ func (r *rig) change(node int, how func(*coordinator.Node)) {
 func (r *rig) at(node int) *fragile { return r.members()[node].Agent.(*fragile) }
 
 // workers are the processes on a node, whatever the way to it.
-func (r *rig) workers(node int) []agent.Running {
+func (r *rig) workers(node int) []agent.Running { return r.workersOf(r.members()[node]) }
+
+func (r *rig) workersOf(n coordinator.Node) []agent.Running {
 	r.t.Helper()
-	all, err := r.at(node).Local.Processes(r.t.Context())
+	all, err := n.Agent.(*fragile).Local.Processes(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -305,6 +307,42 @@ func TestAJobLeavesANodeThatIsGone(t *testing.T) {
 		r.change(from, func(n *coordinator.Node) { n.Reach = coordinator.Reach{} })
 		r.until(id, "has no old worker", func(*cluster.Job) bool { return len(r.workers(from)) == 0 })
 	})
+}
+
+// TestAJobLeavesANodeThatIsRemoved at once, though all its workers go on; and says which node had its round where no other has it.
+func TestAJobLeavesANodeThatIsRemoved(t *testing.T) {
+	for replicas, waits := range map[int]bool{1: true, 2: false} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, "a", "b", "c")
+			defer r.end()
+			id := r.submitWith("long", 1e6, func(j *job.Job) { j.Stages, j.Center.Replicas = 2, replicas })
+			r.until(id, "commits", committed)
+			from := slices.IndexFunc(r.members(), func(n coordinator.Node) bool { return n.Name != "a" && strings.Contains(placement(r, id), n.Name) })
+			gone := r.members()[from]
+			defer func() {
+				for _, w := range r.workersOf(gone) {
+					if err := gone.Agent.(*fragile).Local.Kill(t.Context(), w.Process); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			r.mu.Lock()
+			r.nodes = slices.Delete(slices.Clone(r.nodes), from, from+1)
+			r.mu.Unlock()
+			if waits {
+				r.until(id, "waits", func(*cluster.Job) bool { return r.Published().Jobs[id].Waits })
+				if note := r.Published().Jobs[id].Note; !strings.Contains(note, "was on node "+gone.Name+", which was removed") {
+					t.Errorf("the note is %q", note)
+				}
+				return
+			}
+			j := r.until(id, "trains again", func(j *cluster.Job) bool { return j.State == cluster.Running && j.Generation == 2 })
+			if strings.Contains(string(j.Placement), gone.Name) || r.Counts.Deaths.Load() > 0 || !strings.Contains(j.Reason, "removed from the cluster") {
+				t.Errorf("%d deaths, placed %s: %s", r.Counts.Deaths.Load(), j.Placement, j.Reason)
+			}
+			r.until(id, "commits further", func(now *cluster.Job) bool { return now.CommittedRound() > j.CommittedRound() })
+		})
+	}
 }
 
 // peer is the agent of a node, for another one.

@@ -99,7 +99,7 @@ func (h *holders) order(d shard.Digest, n Node) string {
 }
 
 // one looks at a shard. Where no node that answers has it whole, and one that should does not answer, the error is an obstacle that names
-// that node: nothing is said to be lost that may be there.
+// that node: nothing is said to be lost that may be there. So it is where one that should have it is no member any more.
 func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err error) {
 	unheard := map[string]string{}
 	nodes := slices.SortedStableFunc(slices.Values(h.nodes), func(a, b Node) int { return strings.Compare(h.order(d, a), h.order(d, b)) })
@@ -127,10 +127,24 @@ func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err err
 				"shard %s is on node %s, which cannot be reached: %s", d, strings.Join(h.known[d], " and node "), why)}
 		}
 	}
+	if name := h.left(d); name != "" && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+		return 0, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Node}, Err: fmt.Errorf(
+			"shard %s was on node %s, which was removed from the cluster, and is on no other", d, name)}
+	}
 	if err == nil {
 		err = fmt.Errorf("shard %s: no node that could have it can be reached: %w", d, agent.ErrUnreachable)
 	}
 	return 0, err
+}
+
+// left is a node that a round names for a shard, and that is no member any more; empty: there is none.
+func (h *holders) left(d shard.Digest) string {
+	for _, name := range h.known[d] {
+		if name != "" && !slices.ContainsFunc(h.nodes, func(n Node) bool { return n.Name == name }) {
+			return name
+		}
+	}
+	return ""
 }
 
 // NewestWhole returns the newest of a job's rounds that is whole, and what is wrong with newer ones. verify reads a shard through; pass
