@@ -28,12 +28,12 @@ LDFLAGS := -X main.version=$(VERSION)
 have_onednn = $(CC) -E -include oneapi/dnnl/dnnl.h -x c /dev/null
 TAGS        = $(if $(filter-out no,$(ONEDNN)),$(shell $(have_onednn) >/dev/null 2>&1 && echo -tags onednn))
 
-# Packages whose goroutines share memory; `make test-race` runs these. Not cmd/avgpiped: its tests are whole runs of these
-# packages in several processes, and take minutes under the race detector.
+# Packages whose goroutines share memory; `make test-race` runs these. Not the programs: their tests are whole runs of these
+# packages, and take minutes under the race detector.
 CONCURRENT := ./elastic/... ./pipeline/... ./internal/access/... ./internal/agent/... ./internal/cluster/... ./internal/coordinator/... \
               ./internal/outputdir/... ./internal/process/... ./internal/remotedata/... ./internal/shard/... ./internal/data/... ./internal/node/... ./internal/pace/... \
               ./internal/server/... ./internal/trace/... ./internal/profile/... ./internal/wire/... ./internal/worker/... \
-              ./stage/device/emulated/... ./cmd/avgpipectl/...
+              ./stage/device/emulated/...
 
 # $(call need,PACKAGE,TEST,WITHOUT IT): nothing when the command TEST succeeds. Else install the Debian package PACKAGE as
 # root, or print the command that does and go on without it.
