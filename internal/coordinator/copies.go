@@ -84,15 +84,24 @@ func (c *Coordinator) copyShards(o *observed, now time.Time) {
 	o.uncopied = ""
 }
 
-// copyShard has a node fetch a shard: the one that has the fewest of those that may. It returns false where there is none.
+// copyShard has a node fetch a shard: the one that has the fewest of those that may, and one that is drained only where there is no other, since a second copy
+// there is more than none. It returns false where there is none.
 func (c *Coordinator) copyShard(o *observed, s stored, of *copies, nodes []Node, now time.Time) bool {
 	may := slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool {
-		return n.Draining || slices.Contains(of.have, n.Name) || slices.Contains(of.busy, n.Name) || now.Before(of.tried[n.Name])
+		return slices.Contains(of.have, n.Name) || slices.Contains(of.busy, n.Name) || now.Before(of.tried[n.Name])
 	})
 	if len(may) == 0 {
 		return false
 	}
-	to := slices.MinFunc(may, func(a, b Node) int { return cmp.Compare(c.sight(a.Name).copies, c.sight(b.Name).copies) })
+	to := slices.MinFunc(may, func(a, b Node) int {
+		switch {
+		case a.Draining && !b.Draining:
+			return 1
+		case b.Draining && !a.Draining:
+			return -1
+		}
+		return cmp.Compare(c.sight(a.Name).copies, c.sight(b.Name).copies)
+	})
 	c.sight(to.Name).copies++
 	of.busy = append(of.busy, to.Name)
 	id, from := o.ID, slices.Clone(of.have)

@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 // shardPath is where a node keeps a shard.
@@ -65,6 +67,22 @@ func TestFilesOfARoundAreLookedForOnAllNodes(t *testing.T) {
 		}
 		r.at(on).heal()
 		r.change(on, func(n *coordinator.Node) { n.Reach = coordinator.Reach{} })
+	})
+}
+
+// TestANodeThatIsDrainedTakesCopiesWhereNoOtherCan: a commit neither waits for one in vain nor has too few.
+func TestANodeThatIsDrainedTakesCopiesWhereNoOtherCan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for others := range 2 {
+			r := newRig(t, []string{"a", "b", "c"}[:2+others]...)
+			r.change(1, func(n *coordinator.Node) { n.Draining = true })
+			id := r.submitWith("long", 1e6, func(j *job.Job) { j.Stages, j.Center.Replicas = 1, 2 })
+			nodes := r.until(id, "commits", committed).LastCommitted().Shards[0].Nodes
+			if len(nodes) != 2 || slices.Contains(nodes, "b") != (others == 0) {
+				t.Errorf("of %d nodes, b drained, the shard is on %v", 2+others, nodes)
+			}
+			r.end()
+		}
 	})
 }
 
