@@ -74,12 +74,12 @@ func newRemoveNodeCommand() *cobra.Command {
 		Use:   "remove NODE",
 		Short: "End the membership of a node",
 		Long: `End the membership of a node: the others refuse it from then on, and what only it keeps of jobs is lost to them. One that is alive and not
-drained, or works on jobs, is refused; --force removes it. One that votes is removed only where the others that vote are a majority without
+drained, works on jobs, or alone has shards of a job's last committed round, is refused; --force removes it. One that votes is removed only where the others that vote are a majority without
 it, and the one that leads not at all. To come back, the host joins with a new state directory. It is for administrators.`,
 		Example: `  avgpipectl nodes drain node2 --wait && avgpipectl nodes remove node2
   avgpipectl nodes remove node3 --force`,
 	}
-	force := cmd.Flags().Bool("force", false, "also when it is alive, or works on jobs")
+	force := cmd.Flags().Bool("force", false, "also when it is alive, works on jobs, or alone has a job's shards")
 	return daemonVerb(cmd, func(c *call) error {
 		nodes, err := c.client.RemoveNode(c.ctx, c.args[0], *force)
 		if err != nil {

@@ -362,6 +362,18 @@ func TestNodesAreDrainedAndRemoved(t *testing.T) {
 	if _, err := first.Client.RemoveNode(t.Context(), gone.name, false); err == nil || !strings.Contains(err.Error(), "drain it first") {
 		t.Errorf("a node that is alive is removed: %v", err)
 	}
+	for _, h := range []*host{first, others[0]} { // so that the job's only copy is on the third
+		if _, err := first.Client.Drain(t.Context(), h.name, api.DrainRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := first.Submit(t, nodetest.Job(t, first.Dir, "good", 20))
+	first.Until(t, id, "ends", ended)
+	for _, h := range []*host{first, others[0]} {
+		if _, err := first.Client.Undrain(t.Context(), h.name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := others[0].Client.Drain(t.Context(), gone.name, api.DrainRequest{Reason: "new disk"}); err != nil {
 		t.Fatal(err)
 	}
@@ -376,6 +388,12 @@ func TestNodesAreDrainedAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	nodetest.Eventually(t, "it is drained again", func() bool { return state(gone) == api.NodeDrained })
+	if _, err := first.Client.RemoveNode(t.Context(), gone.name, false); err == nil || !strings.Contains(err.Error(), "of jobs "+id+" (good), which would be lost") {
+		t.Fatalf("a node that has the only copy of a round is removed: %v", err)
+	}
+	if _, err := first.Client.Remove(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := first.Client.RemoveNode(t.Context(), gone.name, false); err != nil {
 		t.Fatal(err)
 	}

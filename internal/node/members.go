@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -125,7 +126,11 @@ func (n *node) RemoveNode(ctx context.Context, name string, force bool, by serve
 	if i < 0 {
 		return nil, api.Errorf(http.StatusNotFound, "remove node %s: there is no such node", name)
 	}
-	if why := notRemovable(all, &all[i], force); why != "" {
+	why := notRemovable(all, &all[i], force)
+	if why == "" && !force {
+		why = n.losesWith(name)
+	}
+	if why != "" {
 		return nil, api.Errorf(http.StatusConflict, "remove node %s: %s", name, why)
 	}
 	if _, err := n.raft.Apply(ctx, &cluster.RemoveNode{Name: name, Reason: by.String() + " asked for it"}); err != nil {
@@ -164,6 +169,42 @@ func notRemovable(all []api.NodeStatus, s *api.NodeStatus, force bool) string {
 		return "it is alive: drain it first (avgpipectl nodes drain), or say --force"
 	}
 	return ""
+}
+
+// losesWith says which jobs' models go with a node: where it alone has a shard of a last committed round, which is in no bucket; "" where there is none.
+func (n *node) losesWith(name string) string {
+	var jobs []string
+	for _, j := range onlyOn(n.raft.State(), name) {
+		s, err := n.coordinator().Spec(j)
+		if err == nil {
+			if store := n.archives.describe(j, s); store != nil && store.Round >= j.CommittedRound() {
+				continue
+			}
+		}
+		jobs = append(jobs, fmt.Sprintf("%s (%s)", j.ID, j.Name))
+	}
+	if len(jobs) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("only it has shards of the last committed rounds of jobs %s, which would be lost: export what is to be kept while it is up "+
+		"(avgpipectl export JOB), then say --force", strings.Join(jobs, ", "))
+}
+
+// onlyOn are the jobs of whose last committed round a node has a shard that no other member has.
+func onlyOn(state *cluster.State, name string) (all []*cluster.Job) {
+	elsewhere := func(node string) bool {
+		_, err := state.Node(node)
+		return node != name && err == nil
+	}
+	for _, j := range state.Jobs() {
+		last := j.LastCommitted()
+		if last != nil && slices.ContainsFunc(last.Shards, func(s cluster.ShardRef) bool {
+			return slices.Contains(s.Nodes, name) && !slices.ContainsFunc(s.Nodes, elsewhere)
+		}) {
+			all = append(all, j)
+		}
+	}
+	return all
 }
 
 // RenewClient implements server.Members.

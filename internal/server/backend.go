@@ -59,7 +59,7 @@ type Members interface {
 	// Drain has nothing new placed on a node, and Undrain takes that back. They return the nodes.
 	Drain(ctx context.Context, name, reason string, by Peer) ([]api.NodeStatus, error)
 	Undrain(ctx context.Context, name string, by Peer) ([]api.NodeStatus, error)
-	// RemoveNode ends the membership of a node: with force that of one that is alive and works on jobs, too. It returns the others.
+	// RemoveNode ends the membership of a node: with force that of one that is alive, works on jobs, or alone has a job's shards, too. It returns the others.
 	RemoveNode(ctx context.Context, name string, force bool, by Peer) ([]api.NodeStatus, error)
 	// Backup writes the control state. An error before the first byte reaches the client as an answer, a later one as a broken connection.
 	Backup(ctx context.Context, w io.Writer) error

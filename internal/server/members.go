@@ -40,7 +40,7 @@ func (h *handler) memberRoutes() []route {
 		}, "node", b.Undrain),
 		answering(route{
 			method: http.MethodDelete, path: node, name: "removeNode", who: admin, does: "End the membership of a node, and send the others.",
-			query: []parameter{{"force", "1: also of one that is alive and works on jobs", ""}},
+			query: []parameter{{"force", "1: also of one that is alive, works on jobs, or alone has shards of a job's last committed round", ""}},
 		}, func(q *http.Request) ([]api.NodeStatus, error) {
 			peer, err := peerFrom(q.Context())
 			if err != nil {
