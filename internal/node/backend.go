@@ -184,8 +184,7 @@ func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {
 	for i, m := range kept {
 		rounds[i] = m.Model()
 	}
-	n.bring(ctx, j, rounds[len(rounds)-1])
-	m, faults, err := coordinator.NewestWhole(ctx, n.agent.Shards(j.ID).Verify, rounds, func(error) bool { return true })
+	m, faults, err := n.bringNewest(ctx, j, rounds)
 	if err != nil {
 		return fmt.Errorf("export job %s: %w", j.ID, err)
 	}

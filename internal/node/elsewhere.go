@@ -12,6 +12,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
@@ -46,6 +47,20 @@ func (n *node) elsewhere(j *cluster.Job) agent.Agent {
 		return nil
 	}
 	return a
+}
+
+// bringNewest returns the newest of some rounds, oldest first, that is whole once this node has read of it what only others have; nil where none is.
+// It says what is wrong with newer ones.
+func (n *node) bringNewest(ctx context.Context, j *cluster.Job, rounds []*cluster.Manifest) (m *cluster.Manifest, faults []error, err error) {
+	for _, round := range slices.Backward(rounds) {
+		n.bring(ctx, j, round)
+		m, wrong, err := coordinator.NewestWhole(ctx, n.agent.Shards(j.ID).Verify, []*cluster.Manifest{round}, func(error) bool { return true })
+		faults = append(faults, wrong...)
+		if m != nil || err != nil {
+			return m, faults, err
+		}
+	}
+	return nil, faults, nil
 }
 
 // bring has this node read what a round needs that only others have: shards, and what goes with the model. What cannot be had shows when it is

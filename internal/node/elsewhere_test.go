@@ -1,0 +1,65 @@
+package node_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/node/nodetest"
+	"github.com/avgpipe/avgpipe/internal/shard"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+)
+
+// TestAnOlderRoundIsExportedFromOtherNodes where the newest one is damaged, by the node that leads and has no shards.
+func TestAnOlderRoundIsExportedFromOtherNodes(t *testing.T) {
+	t.Parallel()
+	all := form(t, 3)
+	lead, others := leader(t, all)
+	nodetest.Eventually(t, "node "+lead.name+" is drained", func() bool {
+		_, err := lead.Client.Drain(t.Context(), lead.name, api.DrainRequest{})
+		return err == nil
+	})
+	id := others[0].Submit(t, "placement: spread\n"+nodetest.Job(t, others[0].Dir, "elsewhere", 1e6))
+	first := others[0].Until(t, id, "commits", committed)
+	others[0].Until(t, id, "commits further", func(s api.JobStatus) bool { return s.CommittedRound > first.CommittedRound })
+	if _, err := others[0].Client.Cancel(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	end := others[0].Until(t, id, "ends", ended)
+	var j *cluster.Job
+	nodetest.Eventually(t, "the job's record is kept", func() bool {
+		return slices.ContainsFunc(all, func(h *host) bool {
+			var err error
+			j, err = agent.ReadRecord(agent.JobDir(h.Dir, id))
+			return err == nil && j.LastCommitted() != nil && j.LastCommitted().Round == end.CommittedRound
+		})
+	})
+	if len(j.Committed) < 2 {
+		t.Fatalf("%d rounds are kept; want 2", len(j.Committed))
+	}
+	damaged := 0
+	for _, s := range j.LastCommitted().Shards {
+		for _, h := range all {
+			path := shard.StoreAt(control.ShardDir(agent.JobDir(h.Dir, id))).Path(s.Digest)
+			if exists(path) {
+				damaged++
+				if err := os.Truncate(path, 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if damaged == 0 {
+		t.Fatal("no shard of the newest round was found")
+	}
+	older := j.Committed[len(j.Committed)-2].Round
+	card := exportedCard(t, lead.Daemon, id)
+	if want := fmt.Sprintf("this is round %d: newer ones cannot be read", older); !strings.Contains(card.Notice, want) {
+		t.Errorf("the card's notice has no %q: %s", want, card.Notice)
+	}
+}
