@@ -18,8 +18,10 @@ import (
 	"github.com/avgpipe/avgpipe/internal/audit"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/server"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // begin is the record of a node that begins a cluster: what its daemon puts into the replicated state.
@@ -54,6 +56,9 @@ func initWith(state, name string, authority *pki.Authority) (id string, err erro
 	if pki.IsMember(pkiDir(state)) {
 		return "", fmt.Errorf("the state directory %s belongs to a node of a cluster already", state)
 	}
+	if err := checkAlone(state); err != nil {
+		return "", err
+	}
 	who, _, err := readIdentity(state, name)
 	if err != nil {
 		return "", err
@@ -84,6 +89,27 @@ func initWith(state, name string, authority *pki.Authority) (id string, err erro
 		err = pki.WriteIdentity(dir, key, certificate, authority.Certificate.Raw)
 	}
 	return b.Cluster, err
+}
+
+// checkAlone refuses the state directory of a node of a cluster that has lost what makes it one: it would wait for the others for ever, and they would
+// not know it.
+func checkAlone(state string) error {
+	who, kept, err := readIdentity(state, "")
+	if err != nil || !kept {
+		return err
+	}
+	s, err := raftlog.Peek(raftDir(state))
+	if err != nil {
+		return err
+	}
+	a := s.Authority()
+	if a == nil {
+		return nil
+	}
+	return fmt.Errorf("the state directory %s is that of node %s of the cluster %s, which has %s, and %s is missing or holds no certificate: nothing was changed; "+
+		"restore it from a backup; without one, have the others forget this node (avgpipectl nodes remove %s --force), move the state directory away, and "+
+		"join with a new one (avgpiped join); where no other node is left, move %s aside as well, and make the record of jobs again (avgpiped recover)",
+		state, who.Node, a.Cluster, words.Count(len(s.Nodes()), "node"), pkiDir(state), who.Node, raftDir(state))
 }
 
 // Join makes a new state directory that of a node of a cluster, by a token, which a node at one of some addresses is asked with. No daemon may run on

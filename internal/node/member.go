@@ -56,6 +56,9 @@ type client struct {
 func openMember(ctx context.Context, c Config, book *audit.Log) (*member, error) {
 	if !pki.IsMember(pkiDir(c.StateDir)) {
 		if c.Listen != "" {
+			if err := checkAlone(c.StateDir); err != nil {
+				return nil, err
+			}
 			return nil, &KeyError{"listen", fmt.Errorf("the state directory %s belongs to no cluster: avgpiped init begins one, avgpiped join makes this node a member; or remove listen", c.StateDir)}
 		}
 		return nil, nil //nolint:nilnil // as documented

@@ -2,10 +2,13 @@ package node_test
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
@@ -40,6 +43,42 @@ func TestRecoverRefusesANodeOfACluster(t *testing.T) {
 	if _, err := node.Init(dir, "n1"); err != nil {
 		t.Errorf("a cluster begins anew: %v", err)
 	}
+}
+
+// A node of a cluster whose pki/ is lost begins no other cluster: its record of jobs has the others, which would not answer.
+func TestANodeWithoutItsCertificateBeginsNoCluster(t *testing.T) {
+	t.Parallel()
+	h := form(t, 2)[1]
+	nodetest.Eventually(t, h.name+" keeps its name", func() bool { return exists(filepath.Join(h.Dir, "identity")) })
+	h.Stop(t)
+	pki, away := filepath.Join(h.Dir, "pki"), filepath.Join(h.Dir, "pki.old")
+	if err := os.Rename(pki, away); err != nil {
+		t.Fatal(err)
+	}
+	before := files(t, h.Dir)
+	_, initErr := node.Init(h.Dir, h.name)
+	c := nodetest.Config(h.Dir, io.Discard)
+	c.NodeID, c.Listen = h.name, h.address
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for what, err := range map[string]error{"init": initErr, "start": node.Run(ctx, c)} {
+		for _, want := range []string{"is that of node " + h.name + " of the cluster ", "2 nodes", pki + " is missing", "restore it", "avgpipectl nodes remove " + h.name + " --force"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want %q", what, err, want)
+			}
+		}
+	}
+	if after := files(t, h.Dir); after != before {
+		t.Errorf("it changed\n%s\nto\n%s", before, after)
+	}
+	if err := os.Rename(away, pki); err != nil {
+		t.Fatal(err)
+	}
+	h.start(t, h.Dir)
+	nodetest.Eventually(t, h.name+" is a member again", func() bool {
+		nodes, err := h.Client.Nodes(t.Context())
+		return err == nil && len(nodes) == 2
+	})
 }
 
 // files lists what a directory holds.
