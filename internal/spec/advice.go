@@ -2,6 +2,8 @@ package spec
 
 import (
 	"fmt"
+	"slices"
+	"sort"
 	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/footprint"
@@ -16,7 +18,10 @@ const maxMore = 8
 // refuseShort refuses a job whose stages do not fit the memory of its devices, or of the host, and says what would. first begins
 // what is said of them.
 func (x *resolver) refuseShort(j *job.Job, memory []tuner.Memory, short *tuner.Shortage, first string) {
-	advice, near := x.WouldFit(j)
+	advice, near := "", ""
+	if !x.brief {
+		advice, near = x.WouldFit(j)
+	}
 	switch {
 	case short.Device >= 0 && j.Devices.Kind == job.KindGPU:
 		x.refuse("devices.gpu.memory", near, "%s%s (GPU %d; devices.gpu.memory is %s, of which the CUDA context takes %s); %s", first, shortText(short), short.Device,
@@ -46,22 +51,28 @@ func (x *resolver) refuseShort(j *job.Job, memory []tuner.Memory, short *tuner.S
 // nearest; where no key alone does, one of several. nearest is the first of them, "" for none.
 func (f *Facts) WouldFit(j *job.Job) (advice, nearest string) {
 	var fit []string
+	fits := func(c change) bool {
+		changed := *j
+		c.apply(&changed)
+		a, err := f.arrange(&changed)
+		return err == nil && len(a.short) == 0
+	}
 	first := func(changes []change) {
-		for _, c := range changes {
-			changed := *j
-			c.apply(&changed)
-			if a, err := f.arrange(&changed); err == nil && len(a.short) == 0 {
-				fit = append(fit, c.text)
-				return
-			}
+		if at := slices.IndexFunc(changes, fits); at >= 0 {
+			fit = append(fit, changes[at].text)
 		}
 	}
-	var recompute, pipelines []change
+	var recompute []change
 	for _, kind := range RecomputeKinds[1:] {
 		recompute = append(recompute, change{"recompute: " + kind, func(j *job.Job) { j.Recompute = []string{kind} }})
 	}
-	for n := j.Pipelines - 1; n > 0; n-- {
-		pipelines = append(pipelines, change{fmt.Sprintf("pipelines: %d", n), func(j *job.Job) { j.Pipelines = n }})
+	fewer := func(n int) change {
+		return change{fmt.Sprintf("pipelines: %d", n), func(j *job.Job) { j.Pipelines = job.Count(n) }}
+	}
+	// Fewer pipelines never take more, and to try each of a thousand takes minutes.
+	var pipelines []change
+	if n := sort.Search(int(j.Pipelines), func(n int) bool { return n > 0 && !fits(fewer(n)) }) - 1; n > 0 {
+		pipelines = []change{fewer(n)}
 	}
 	micros, stages, batches := f.moreMicroBatches(j), f.moreStages(j), smallerBatches(j)
 	for _, changes := range [][]change{recompute, micros, pipelines, stages, batches} {

@@ -18,6 +18,9 @@ type Counts struct{ Stages, Pipelines, Groups int }
 // mostTried bounds how many other counts are tried for the nearest that fits.
 const mostTried = 32
 
+// mostCount is the most stages, and pipelines, that a job file may ask for.
+const mostCount = 1024
+
 // Recount is the spec of a job that goes on with other counts. What depended on them, and was not the user's, is decided anew: the cut, the
 // averaging, the memory. The rest stays as it was. Where the counts do not fit, problems say why, and the first one has the nearest that
 // do, if there are any.
@@ -32,6 +35,14 @@ func (s *Spec) Recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 	}
 	if c.Pipelines == 0 {
 		c.Pipelines = was.Pipelines
+	}
+	for _, one := range []struct {
+		key   string
+		count int
+	}{{"stages", c.Stages}, {"pipelines", c.Pipelines}} {
+		if one.count < 1 || one.count > mostCount {
+			return nil, refusal(one.key, "", "%s: %d; want 1 to %d, as in a job file", one.key, one.count, mostCount)
+		}
 	}
 	if f.Model == nil {
 		m, err := s.BuildModel()
@@ -126,6 +137,7 @@ func (s *Spec) nearest(c Counts, f Facts) Counts {
 		}
 	}
 	away := func(o Counts) int { return abs(o.Stages-c.Stages) + abs(o.Pipelines-c.Pipelines) }
+	f.brief = true // what else would make them fit is of those that were asked for
 	slices.SortStableFunc(all, func(a, b Counts) int { return away(a) - away(b) })
 	for _, o := range all[:min(len(all), mostTried)] {
 		if _, problems := s.recount(o, f); len(problems) == 0 {

@@ -1,10 +1,14 @@
 package spec_test
 
 import (
+	"fmt"
+	"math"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/job"
 )
 
 func TestAJobGoesOnWithOtherCounts(t *testing.T) {
@@ -46,5 +50,52 @@ func TestCountsThatDoNotFitAreRefusedWithTheNearest(t *testing.T) {
 	s.UserPlan = []string{"F1 B1"}
 	if _, problems = s.Recount(spec.Counts{Stages: 2}, spec.Facts{Cores: 2}); len(problems) == 0 || problems[0].Nearest != "4" {
 		t.Errorf("another number of stages than the user's plan: %v", problems)
+	}
+}
+
+// TestCountsThatNoJobFileMayAskForAreRefusedAtOnce asks for so many that only to weigh them would take minutes.
+func TestCountsThatNoJobFileMayAskForAreRefusedAtOnce(t *testing.T) {
+	s, err := emulatedSpec(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []spec.Counts{{Pipelines: 1025}, {Pipelines: math.MaxInt}, {Stages: 1025}, {Stages: math.MaxInt, Pipelines: math.MaxInt}, {Pipelines: -1}} {
+		_, problems := s.Recount(c, spec.Facts{Cores: 2})
+		if len(problems) != 1 || !strings.Contains(problems[0].Message, "want 1 to 1024, as in a job file") {
+			t.Errorf("%+v: %v", c, problems)
+		}
+	}
+	for _, name := range []string{"Stages", "Pipelines"} {
+		if f, _ := reflect.TypeFor[job.Job]().FieldByName(name); !strings.Contains(f.Tag.Get("rule"), "min=1 max=1024 ") {
+			t.Errorf("a job file's %s has the rule %q", name, f.Tag.Get("rule"))
+		}
+	}
+}
+
+// TestAThousandPipelinesThatDoNotFitAreRefusedWithHowManyDo: as many fit as are named, and one more does not.
+func TestAThousandPipelinesThatDoNotFitAreRefusedWithHowManyDo(t *testing.T) {
+	j, facts := parsed(t, strings.ReplaceAll(emulatedJob, "devices: {kind: emulated, emulated: {forward: 0.1ms}}", "devices: {kind: cpu}"), 0)
+	found, problems := spec.Resolve(j, facts, nil)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	s, err := spec.New(found, facts.Model, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := spec.Facts{Cores: 2, MemoryBytes: 200 << 20}
+	_, problems = s.Recount(spec.Counts{Pipelines: 1024}, host)
+	var n int
+	if len(problems) != 1 {
+		t.Fatalf("1024 pipelines in 200 MB: %v", problems)
+	}
+	if _, err := fmt.Sscanf(problems[0].Nearest, "pipelines: %d", &n); err != nil {
+		t.Fatalf("the nearest is %q: %v", problems[0].Nearest, err)
+	}
+	if _, problems = s.Recount(spec.Counts{Pipelines: n}, host); len(problems) > 0 {
+		t.Errorf("%d pipelines do not fit: %v", n, problems)
+	}
+	if _, problems = s.Recount(spec.Counts{Pipelines: n + 1}, host); len(problems) == 0 {
+		t.Errorf("%d pipelines fit too", n+1)
 	}
 }

@@ -33,6 +33,7 @@ type Facts struct {
 	Hosts []Host
 
 	alone string // why only this node counts, of several
+	brief bool   // whether it is only asked if a job fits, not what would make it
 }
 
 // Resolution is a job with its automatic values decided. Those that a tuning is to choose stay open without its report.
