@@ -24,7 +24,7 @@ func newBackupCommand() *cobra.Command {
 		Short: "Write a backup of the control state",
 		Long: `Write a backup of the control state to a file: the jobs, their settings and which rounds were committed, with the digests of their files. The
 files themselves, which hold the models, are not in it: they stay on the nodes, and in buckets. FILE appears when it is whole; one that is there
-is replaced with --force alone. It can be read by its owner alone, and is as secret as the state directory. It is for administrators.`,
+is replaced with --force alone, and only a regular file. It can be read by its owner alone, and is as secret as the state directory. It is for administrators.`,
 		Example: `  avgpipectl backup /var/backups/avgpipe-monday`,
 	}
 	force := cmd.Flags().Bool("force", false, "replace FILE")
@@ -33,10 +33,14 @@ is replaced with --force alone. It can be read by its owner alone, and is as sec
 		if err != nil {
 			return fmt.Errorf("backup: %w", err)
 		}
-		if _, err := os.Lstat(path); err == nil && !*force {
-			return usagef("backup: %s is there already: name another file, or say --force", path)
-		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		switch info, err := os.Lstat(path); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
 			return fmt.Errorf("backup: %w", err)
+		case !info.Mode().IsRegular():
+			return usagef("backup: %s is there already, and is no regular file (%s): name another file", path, info.Mode().Type())
+		case !*force:
+			return usagef("backup: %s is there already: name another file, or say --force", path)
 		}
 		size, err := c.fetchBackup(path)
 		if err != nil {

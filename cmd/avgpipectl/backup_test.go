@@ -28,6 +28,16 @@ func TestBackupAndRestore(t *testing.T) {
 	if again, err := os.ReadFile(path); err != nil || !bytes.Equal(again, whole) {
 		t.Errorf("the file changed: %v", err)
 	}
+	link := path + "-link"
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if r := want(t, exitRefused, d, "backup", link, "--force"); !strings.Contains(r.messages, "is no regular file (L") {
+		t.Errorf("over a link: %s", r.messages)
+	}
+	if to, err := os.Readlink(link); err != nil || to != path {
+		t.Errorf("the link is replaced: it leads to %q (%v)", to, err)
+	}
 	want(t, exitDone, d, "backup", path, "--force")
 	want(t, exitDone, d, "rm", "kept")
 	if r := want(t, exitDone, d, "restore", path); !strings.Contains(r.out, "brought back 1 of 1 job of the backup of node test, as of ") || !strings.HasSuffix(r.out, ": 1\n") {
