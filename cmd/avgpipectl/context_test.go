@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/pki"
 )
 
 func TestContextsAreReadStrictly(t *testing.T) {
@@ -186,6 +187,37 @@ func TestAContextIsAskedOverTLS(t *testing.T) {
 	}
 	if uid, err := one.uid(); err != nil || uid != 1234 {
 		t.Errorf("user id %d, %v", uid, err)
+	}
+}
+
+// TestALoginLeavesAContextOfAnotherCluster: its key is there once. Nobody answers here: what is refused is so before the token is used up.
+func TestALoginLeavesAContextOfAnotherCluster(t *testing.T) {
+	config := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", config)
+	t.Setenv("AVGPIPE_CONTEXT", "")
+	a, other := newAuthority(t), newAuthority(t)
+	all := &contexts{Context: "prod", dir: filepath.Join(config, "avgpipe")}
+	store(t, filepath.Join(all.dir, "prod"), a.issue(t, "ada", "submit", "1234"), a)
+	all.set(remoteContext{name: "prod", addresses: []string{"127.0.0.1:1"}})
+	if err := all.write(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		of      *authority
+		code    int
+		message string
+		more    []string
+	}{
+		{other, exitRefused, "context prod is of another cluster than the token", []string{"--name", "prod"}},
+		{other, exitFailed, "127.0.0.1:1", []string{"--name", "prod", "--force"}},
+		{other, exitFailed, "127.0.0.1:1", []string{"--name", "second"}},
+		{a, exitFailed, "127.0.0.1:1", []string{"--name", "prod"}},
+	} {
+		var out, messages strings.Builder
+		args := append([]string{"login", "127.0.0.1:1", "--token", pki.NewToken(c.of.cert.Raw).String()}, c.more...)
+		if code := run(t.Context(), args, strings.NewReader(""), &out, &messages); code != c.code || !strings.Contains(messages.String(), c.message) {
+			t.Errorf("%v: exit code %d, %s", c.more, code, messages.String())
+		}
 	}
 }
 

@@ -3,9 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -23,7 +25,7 @@ func newLoginCommand() *cobra.Command {
 		Short: "Get a certificate for a cluster that is reached over the network",
 		Long: `Get a certificate for a cluster that is reached over the network, by a token that an administrator made (avgpiped token). The
 ADDRESS is of one of its nodes, or of several. A key is made here and stays here; it, the certificate and the addresses of all nodes become a
-context, which verbs ask from then on. A token can be used once.
+context, which verbs ask from then on. A token can be used once. A context of another cluster is replaced with --force alone.
 
 The certificate is renewed by itself whenever a verb is run after two thirds of its time.`,
 		Example: `  avgpipectl login node1:7700 --token avgpipe-...
@@ -31,11 +33,12 @@ The certificate is renewed by itself whenever a verb is run after two thirds of 
 	}
 	text := cmd.Flags().String("token", "", "the `TOKEN` (default $AVGPIPE_TOKEN)")
 	name := cmd.Flags().String("name", "cluster", "the `NAME` of the context")
-	return verb(cmd, func(c *call) error { return c.login(cmp.Or(*text, os.Getenv("AVGPIPE_TOKEN")), *name) })
+	force := cmd.Flags().Bool("force", false, "replace a context of another cluster")
+	return verb(cmd, func(c *call) error { return c.login(cmp.Or(*text, os.Getenv("AVGPIPE_TOKEN")), *name, *force) })
 }
 
 // login makes a context.
-func (c *call) login(text, name string) error {
+func (c *call) login(text, name string, force bool) error {
 	if text == "" {
 		return usagef("login: say the token with --token, or in AVGPIPE_TOKEN; an administrator makes one with avgpiped token --role submit --user NAME")
 	}
@@ -55,6 +58,10 @@ func (c *call) login(text, name string) error {
 	if err != nil {
 		return err
 	}
+	one := remoteContext{name: name, dir: filepath.Join(all.dir, name)}
+	if err := one.replaceable(token); err != nil && !force {
+		return err
+	}
 	key, csr, err := pki.NewKey()
 	if err != nil {
 		return err
@@ -63,8 +70,7 @@ func (c *call) login(text, name string) error {
 	if err != nil {
 		return fmt.Errorf("login: %w", err)
 	}
-	one := remoteContext{name: name, addresses: answer.Addresses, dir: filepath.Join(all.dir, name)}
-	if len(one.addresses) == 0 {
+	if one.addresses = answer.Addresses; len(one.addresses) == 0 {
 		one.addresses = c.args
 	}
 	if err := one.keep(key, pki.EncodeCertificates(answer.Certificate), pki.EncodeCertificates(answer.Authority...)); err != nil {
@@ -79,6 +85,28 @@ func (c *call) login(text, name string) error {
 	return c.show(line, func(p *page) {
 		p.printf("logged in as %s, with the role %s; context %s is used from now on\n", answer.Name, answer.Role, name)
 	})
+}
+
+// replaceable refuses a token of another cluster than the one whose certificates the context has: they, and the key, would be lost. It is asked before
+// the token is used up.
+func (r *remoteContext) replaceable(token pki.Token) error {
+	path := filepath.Join(r.dir, authorityFile)
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("login: whether context %s is of the token's cluster: %w", r.name, err)
+	}
+	for rest := text; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return usagef("login: context %s is of another cluster than the token (%s); name this one with --name, or have it replaced with --force", r.name, path)
+		}
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && token.Matches(certificate) {
+			return nil
+		}
+	}
 }
 
 // enrol asks one node after the other for a certificate, until one answers.

@@ -90,7 +90,7 @@ func checkJoin(t Token, answer *JoinResponse) error {
 		}
 		authority = append(authority, c)
 	}
-	if !slices.ContainsFunc(authority, t.matches) {
+	if !slices.ContainsFunc(authority, t.Matches) {
 		return fmt.Errorf("join: the authority that came is not that of the token: %w", ErrOtherCluster)
 	}
 	c, err := x509.ParseCertificate(answer.Certificate)
@@ -150,7 +150,7 @@ func readJoin(status string, ok bool, text []byte) (*JoinResponse, error) {
 // verify checks that whoever answers is a node of the authority that the token names.
 func (t Token) verify(s tls.ConnectionState) error {
 	for _, c := range s.PeerCertificates[1:] {
-		if !t.matches(c) {
+		if !t.Matches(c) {
 			continue
 		}
 		if err := check(s.PeerCertificates[0], []*x509.Certificate{c}, x509.ExtKeyUsageServerAuth, time.Now()); err != nil {
@@ -164,8 +164,8 @@ func (t Token) verify(s tls.ConnectionState) error {
 	return fmt.Errorf("whoever answers is of another cluster than the token: %w: take the address of a node of the cluster that made the token", ErrOtherCluster)
 }
 
-// matches reports whether a certificate is that of the token's authority.
-func (t Token) matches(c *x509.Certificate) bool {
+// Matches reports whether a certificate is that of the token's authority.
+func (t Token) Matches(c *x509.Certificate) bool {
 	sum := sha256.Sum256(c.Raw)
 	return subtle.ConstantTimeCompare(sum[:], t.Authority[:]) == 1
 }
