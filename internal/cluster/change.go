@@ -297,27 +297,40 @@ type ResumeJob struct {
 // ErrNothingToResume rejects a ResumeJob; the error says why.
 var ErrNothingToResume = errors.New("nothing to resume from")
 
+// at is where the job keeps the round that it is to go on from; negative where it does not.
+func (c *ResumeJob) at(j *Job) int {
+	return slices.IndexFunc(j.Committed, func(m *Manifest) bool { return m.Round == c.Round })
+}
+
+// Check says why the command would be rejected for a job as it is.
+func (c *ResumeJob) Check(j *Job) error {
+	switch {
+	case c.Generation != j.Generation:
+		return fmt.Errorf("job %s: generation %d, now %d: %w", c.Job, c.Generation, j.Generation, ErrStaleGeneration)
+	case j.State == Done:
+		return fmt.Errorf("job %s is done: %w: %s", c.Job, ErrNothingToResume, j.Reason)
+	case len(c.Spec) > 0 && !j.State.Ended() && j.State != Queued:
+		return fmt.Errorf("job %s is %s: its spec changes only while it is queued, or has ended", c.Job, j.State)
+	case c.FromStart && c.Round > 0:
+		return fmt.Errorf("job %s: round %d and from the start: only one of them", c.Job, c.Round)
+	case !c.FromStart && c.Round > 0 && c.at(j) < 0:
+		return fmt.Errorf("job %s: %w: round %d is not kept; kept are %v", c.Job, ErrNothingToResume, c.Round, rounds(j.Committed))
+	case !c.FromStart && c.Round == 0 && j.State.Ended() && len(j.Committed) == 0:
+		return fmt.Errorf("job %s: %w: no round was committed", c.Job, ErrNothingToResume)
+	}
+	return nil
+}
+
 func (c *ResumeJob) apply(s *State) (string, error) {
 	return s.edit(c.Job, func(j *Job) error {
-		if c.Generation != j.Generation {
-			return fmt.Errorf("job %s: generation %d, now %d: %w", c.Job, c.Generation, j.Generation, ErrStaleGeneration)
+		if err := c.Check(j); err != nil {
+			return err
 		}
-		at := slices.IndexFunc(j.Committed, func(m *Manifest) bool { return m.Round == c.Round })
 		switch {
-		case j.State == Done:
-			return fmt.Errorf("job %s is done: %w: %s", c.Job, ErrNothingToResume, j.Reason)
-		case len(c.Spec) > 0 && !j.State.Ended() && j.State != Queued:
-			return fmt.Errorf("job %s is %s: its spec changes only while it is queued, or has ended", c.Job, j.State)
-		case c.FromStart && c.Round > 0:
-			return fmt.Errorf("job %s: round %d and from the start: only one of them", c.Job, c.Round)
 		case c.FromStart:
 			j.Committed = nil
-		case c.Round > 0 && at < 0:
-			return fmt.Errorf("job %s: %w: round %d is not kept; kept are %v", c.Job, ErrNothingToResume, c.Round, rounds(j.Committed))
 		case c.Round > 0:
-			j.Committed = slices.Clone(j.Committed[:at+1])
-		case j.State.Ended() && len(j.Committed) == 0:
-			return fmt.Errorf("job %s: %w: no round was committed", c.Job, ErrNothingToResume)
+			j.Committed = slices.Clone(j.Committed[:c.at(j)+1])
 		}
 		j.cutLineage()
 		j.Pending, j.Reason = 0, c.Reason

@@ -44,6 +44,9 @@ func TestADryRunStartsAndStoresNothing(t *testing.T) {
 	if _, err := dry(strings.Replace(nodetest.Job(t, d.Dir, "bad", 30), "stages: 2", "stages: 64", 1)); err == nil {
 		t.Error("64 stages of 4 layers are not refused")
 	}
+	if _, err := dry(strings.Replace(nodetest.Job(t, d.Dir, "stored", 30), "center: {", "center: {store: s3://bucket/prefix, ", 1)); err == nil || !strings.Contains(err.Error(), "no credentials for buckets") {
+		t.Errorf("a place in a bucket without credentials: %v", err)
+	}
 	jobs, err := d.Client.Jobs(t.Context())
 	left, _ := os.ReadDir(filepath.Join(d.Dir, "jobs")) // it may not even be there
 	if err != nil || len(jobs) != 0 || len(left) != 0 {

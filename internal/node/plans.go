@@ -99,6 +99,9 @@ func (n *node) DryRun(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	if err != nil {
 		return none, err
 	}
+	if err := n.archives.check(s); err != nil {
+		return none, err
+	}
 	out := api.DryRun{Tuning: "nothing is measured: the file, or a rule, gives every count"}
 	if s, err = n.predict(ctx, s, &out); err != nil {
 		return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)

@@ -42,11 +42,8 @@ func (n *node) recount(j *cluster.Job, r api.ResumeRequest) (*spec.Spec, error) 
 	return nil, refused
 }
 
-// whenChecked answers a request that was refused, or that only asks whether it would be.
-func (n *node) whenChecked(ctx context.Context, j *cluster.Job, recounted *spec.Spec, err error) (api.JobStatus, error) {
-	if err != nil {
-		return api.JobStatus{}, err
-	}
+// whenChecked answers a request that only asks whether it would be refused, and would not be.
+func (n *node) whenChecked(ctx context.Context, j *cluster.Job, recounted *spec.Spec) (api.JobStatus, error) {
 	s, err := n.Job(ctx, j.ID)
 	if recounted != nil {
 		s.Reason = "would go on " + counts(recounted)

@@ -47,3 +47,18 @@ func TestAJobIsResumedWithOtherCounts(t *testing.T) {
 		t.Errorf("the samples behind it are %+v (%v)", a, err)
 	}
 }
+
+// TestADryRunOfAResumeIsRefusedAsTheResumeIs: of a job that is done there is nothing to resume, with whichever counts.
+func TestADryRunOfAResumeIsRefusedAsTheResumeIs(t *testing.T) {
+	t.Parallel()
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	id := d.Submit(t, nodetest.Job(t, d.Dir, "over", 8))
+	d.Until(t, id, "ends", ended)
+	for _, dry := range []bool{true, false} {
+		var e *api.Error
+		if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{Stages: 1, DryRun: dry}); !errors.As(err, &e) || e.Status != http.StatusConflict ||
+			!strings.Contains(e.Message, "nothing to resume from") {
+			t.Errorf("dry run %v: %v", dry, err)
+		}
+	}
+}

@@ -73,8 +73,8 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 		}
 	}
 	recounted, err := n.recount(j, r)
-	if err != nil || r.DryRun {
-		return n.whenChecked(ctx, j, recounted, err)
+	if err != nil {
+		return api.JobStatus{}, err
 	}
 	reason := "resumed, as " + by.String() + " asked; waits for a place"
 	switch {
@@ -90,7 +90,11 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 			return api.JobStatus{}, err
 		}
 	}
-	_, err = n.raft.Apply(ctx, command)
+	if r.DryRun {
+		err = command.Check(j)
+	} else {
+		_, err = n.raft.Apply(ctx, command)
+	}
 	switch {
 	case errors.Is(err, cluster.ErrStaleGeneration):
 		return refuse("it has just been started again")
@@ -100,6 +104,8 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 		return refuse("%v", cmp.Or(errors.Unwrap(err), err))
 	case err != nil:
 		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
+	case r.DryRun:
+		return n.whenChecked(ctx, j, recounted)
 	}
 	if err := n.coordinator().Resumed(ctx, j.ID); err != nil {
 		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
