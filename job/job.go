@@ -343,7 +343,7 @@ type Center struct {
 	Keep int `yaml:"keep" json:"keep" default:"2" rule:"min=1 max=1000"`
 	// A place in a bucket, s3://BUCKET/PREFIX, that committed rounds are copied to as well, the last `keep` of them, and from which the job
 	// can be resumed when its nodes have lost them. The daemon's configuration has the server and the credentials. Empty: none.
-	Store string `yaml:"store" json:"store,omitempty" pattern:"^s3://[a-z0-9][a-z0-9.-]+[a-z0-9](/.*)?$" form:"s3://BUCKET/PREFIX"`
+	Store string `yaml:"store" json:"store,omitempty" pattern:"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$" form:"s3://BUCKET/PREFIX, the BUCKET of 3 to 63 lower-case letters, digits, dots and dashes"`
 	// What a commit holds: `full`, the center with the weights and optimizer state of every pipeline, from which the run
 	// goes on as if it had not been interrupted; `center`, the center alone, which is smaller, and every pipeline
 	// restarts from it with a fresh optimizer.

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -71,4 +72,14 @@ func FuzzParseURL(f *testing.F) {
 			t.Errorf("%q is %+v, and that %+v (%v)", text, u, again, err)
 		}
 	})
+}
+
+// TestAStoreThatIsNoPlaceIsRefusedWithWhatABucketIs: s3://b/p has the form, and no server has a bucket of that name.
+func TestAStoreThatIsNoPlaceIsRefusedWithWhatABucketIs(t *testing.T) {
+	for store, refused := range map[string]bool{"s3://b/p": true, "s3://" + strings.Repeat("b", 64): true, "s3://abc/p": false, "s3://" + strings.Repeat("b", 63): false} {
+		_, _, err := Parse("job.yaml", []byte("version: 1\nmodel: {family: gpt2, config: {}}\ndata: {files: [y]}\noptimizer: {lr: 1}\ntrain: {steps: 1, batch: 1}\n"), []string{"center.store=" + store}, Environment{})
+		if says := err != nil && strings.Contains(err.Error(), "the BUCKET of 3 to 63 lower-case letters, digits, dots and dashes; found text "+strconv.Quote(store)); says != refused || (err == nil) == refused {
+			t.Errorf("%s: %v", store, err)
+		}
+	}
 }
