@@ -295,6 +295,9 @@ func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
 			t.Errorf("%s: %v; want %q", what, err, c.want)
 		}
 	}
+	if err := loginBy(t, first, token(t, first, "node")); err == nil || !strings.Contains(err.Error(), "the token is for a node, which joins by it (avgpiped join)") {
+		t.Errorf("a user logs in by a node's token: %v", err)
+	}
 	first.Stop(t)
 	text, err := os.ReadFile(filepath.Join(first.Dir, "audit.log"))
 	if err != nil {
@@ -408,6 +411,21 @@ func TestNodesAreDrainedAndRemoved(t *testing.T) {
 		return err == nil && len(nodes) == 2 && votes == 1
 	})
 	gone.Stop(t)
+}
+
+// loginBy asks for a user's certificate by a token.
+func loginBy(t *testing.T, h *host, text string) error {
+	t.Helper()
+	parsed, err := pki.ParseToken(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, csr, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pki.Join(t.Context(), h.address, parsed, pki.JoinRequest{CSR: csr})
+	return err
 }
 
 // login returns a client with a certificate of a role, which asks over the network.

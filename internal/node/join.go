@@ -251,6 +251,10 @@ func (n *node) admit(ctx context.Context, r pki.JoinRequest) (*pki.JoinResponse,
 	}
 	subject := pki.Subject{Role: token.Role, Name: token.User, UID: token.UID}
 	if token.Role == pki.RoleNode {
+		if r.Node == "" {
+			return nil, errors.New("the token is for a node, which joins by it (avgpiped join), not for a user; an administrator makes one for a user with " +
+				"avgpiped token --role submit --user NAME")
+		}
 		subject = pki.Subject{Role: token.Role, Name: r.Node}
 	} else if r.Node != "" {
 		return nil, fmt.Errorf("the token is for a user, of the role %s, not for a node", token.Role)
