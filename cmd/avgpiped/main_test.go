@@ -109,6 +109,7 @@ func TestUsage(t *testing.T) {
 		{"", []string{"join", "127.0.0.1:1"}, "[token authority] is required"},
 		{"", []string{"join", "--token", "x"}, "requires at least 1 arg"},
 		{"", []string{"token", "--role", "view"}, "--role view needs --user NAME"},
+		{"", []string{"token", "--expires", "0s"}, "--expires 0s: want at least 1s"},
 		{"", []string{"token", "--user", "root"}, "--user is for users"},
 		{"", []string{"token", "--role", "view", "--user", "no-such-user"}, "name a user that this host knows"},
 		{"state_dir: " + bad + "\n", []string{"--config", bad}, bad + ":1:12: make the state directory: mkdir " + bad + ": not a directory"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os/user"
 	"strconv"
 	"time"
@@ -256,7 +257,9 @@ Exit codes:
 			client := api.NewClient(cmp.Or(o.socket, c.Socket))
 			defer client.Close()
 			answer, err := client.Token(cmd.Context(), r)
-			if err != nil {
+			if e, is := errors.AsType[*api.Error](err); is && e.Status == http.StatusBadRequest {
+				return configError(err)
+			} else if err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), answer.Token)
@@ -276,6 +279,8 @@ Exit codes:
 func (o *tokenOptions) request() (api.TokenRequest, error) {
 	r := api.TokenRequest{Role: o.role, User: o.user, ValidS: o.expires.Seconds()}
 	switch {
+	case o.expires < time.Second:
+		return r, configError(fmt.Errorf("--expires %v: want at least 1s", o.expires))
 	case o.role == "node" && o.user == "":
 		return r, nil
 	case o.role == "node":
