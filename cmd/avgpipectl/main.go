@@ -94,7 +94,24 @@ A JOB is named by its id, or by its name if only one job has it.`,
 	cmd.InitDefaultCompletionCmd()
 	explainExits(cmd)
 	takeArguments(cmd)
+	helpOnlyOfVerbs(cmd)
 	return cmd
+}
+
+// helpOnlyOfVerbs has help refuse what is no verb: its own way is to print the help of the nearest command above it, and be done.
+func helpOnlyOfVerbs(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, help := range root.Commands() {
+		if help.Name() == "help" {
+			help.Args = func(_ *cobra.Command, args []string) error {
+				verb, rest, err := root.Find(args)
+				if err != nil {
+					return err
+				}
+				return onlyVerbs(verb, rest)
+			}
+		}
+	}
 }
 
 // takeArguments has every verb take the arguments that its usage line names: FILE is one, [DIR] may be left out, JOB... stands for several,

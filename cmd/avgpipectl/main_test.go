@@ -115,6 +115,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"completion", "bsh"}, exitRefused, "did you mean bash"},
 		{[]string{"submit"}, exitRefused, "name a job file, or a job in a bucket with --from"},
 		{[]string{"export", "a", "b", "c"}, exitRefused, `export: want JOB [DIR], found ["a" "b" "c"]`},
+		{[]string{"help", "nonsense"}, exitRefused, `no verb "nonsense"; see avgpipectl --help`},
+		{[]string{"help", "nodes", "drian"}, exitRefused, `no verb "drian"; did you mean drain?`},
 		{[]string{"nodes", "x"}, exitRefused, `no verb "x"; see avgpipectl nodes --help`},
 		{[]string{"rm"}, exitRefused, "rm: want JOB..., found nothing"},
 		{[]string{"tokenize", "--out", "x"}, exitRefused, "tokenize: want FILE..., found nothing"},
