@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/internal/words"
+	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -98,7 +99,45 @@ func (f *Facts) unplaced(a *arrangement, inHost []int64) *tuner.Shortage {
 	if a.job.Groups <= 1 && f.roomy().MemoryBytes >= total || placer.Fits(want, nodes) {
 		return nil
 	}
+	if want.Bytes = nil; a.job.Groups > 1 && !placer.Fits(want, nodes) {
+		a.crowded = true
+	}
 	return short
+}
+
+// refuseCrowded refuses groups for which the nodes have too few cores, whatever their memory is, and says what would fit.
+func (x *resolver) refuseCrowded() {
+	var each []string
+	for _, h := range x.Hosts[:min(len(x.Hosts), mostNamed)] {
+		each = append(each, fmt.Sprintf("%s %d", h.Name, h.Cores))
+	}
+	if more := len(x.Hosts) - len(each); more > 0 {
+		each = append(each, fmt.Sprintf("%d more", more))
+	}
+	var fit []string
+	first := func(key string, most int, set func(j *job.Job, n int)) {
+		for n := most; n > 0 && !x.brief; n-- {
+			j := x.Job
+			set(&j, n)
+			if int(j.Pipelines)%max(1, j.Groups) != 0 {
+				continue
+			}
+			if a, err := x.arrange(&j); err == nil && len(a.short) == 0 {
+				fit = append(fit, fmt.Sprintf("%s: %d", key, n))
+				return
+			}
+		}
+	}
+	if x.UserPlan == nil && len(x.Job.Recompute) <= 1 {
+		first("stages", int(x.Job.Stages)-1, func(j *job.Job, n int) { j.Stages = job.Count(n) })
+	}
+	first("groups", x.Job.Groups-1, func(j *job.Job, n int) { j.Groups = n })
+	advice, near := "neither fewer stages nor fewer groups make it fit", ""
+	if len(fit) > 0 {
+		advice, near = strings.Join(fit, " or ")+" would fit", fit[0]
+	}
+	x.refuse("groups", near, "groups: %d groups of %s, each group on nodes of its own, find no cores on the %d nodes (cores: %s); %s",
+		x.Job.Groups, words.Count(int(x.Job.Stages), "stage"), len(x.Hosts), strings.Join(each, ", "), advice)
 }
 
 // copies says how many copies of a shard so many nodes have.

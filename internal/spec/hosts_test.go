@@ -67,3 +67,24 @@ func TestAJobThatIsTunedIsJudgedByOneNode(t *testing.T) {
 		t.Errorf("%v", problems)
 	}
 }
+
+// TestGroupsThatLackCoresAreRefusedForThat: a group of 3 stages takes 2 nodes of 2 cores, which leaves another one no room, with any memory.
+func TestGroupsThatLackCoresAreRefusedForThat(t *testing.T) {
+	t.Parallel()
+	j, f := parsed(t, refJob, 1<<40)
+	j.Stages, j.Pipelines, j.Groups = 3, 2, 2
+	for _, name := range []string{"a", "b", "c"} {
+		f.Hosts = append(f.Hosts, spec.Host{Name: name, Cores: 2, MemoryBytes: 1 << 40})
+	}
+	_, problems := spec.Resolve(j, f, nil)
+	if len(problems) != 1 || problems[0].Key != "groups" || problems[0].Nearest != "stages: 2" ||
+		!strings.Contains(problems[0].Message, "find no cores on the 3 nodes (cores: a 2, b 2, c 2); stages: 2 or groups: 1 would fit") {
+		t.Fatalf("%v", problems)
+	}
+	for _, fits := range []func(){func() { j.Stages, j.Groups = 2, 2 }, func() { j.Stages, j.Groups = 3, 1 }} {
+		fits()
+		if _, problems := spec.Resolve(j, f, nil); len(problems) > 0 {
+			t.Errorf("%d stages in %d groups: %v", j.Stages, j.Groups, problems)
+		}
+	}
+}

@@ -55,6 +55,8 @@ type arrangement struct {
 	why    string         // the plan is as it is
 	memory []tuner.Memory // by stage; nil where the devices' memory is not known
 	short  []tuner.Shortage
+	// crowded: its groups find too few cores on the nodes, however much memory these have; short has an entry then too.
+	crowded bool
 }
 
 // bounded reports whether the memory of the job's devices is known: that of the host, or of devices with memory of their own what the job says.

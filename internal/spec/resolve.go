@@ -353,6 +353,10 @@ func (x *resolver) decide() {
 		x.refuse("schedule", "", "%v", err)
 		return
 	}
+	if a.crowded {
+		x.refuseCrowded()
+		return
+	}
 	if len(a.short) > 0 {
 		x.refuseShort(&x.Job, a.memory, &a.short[0], "")
 		return
