@@ -1,15 +1,18 @@
 package node_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/history"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -61,5 +64,41 @@ func TestAnOlderRoundIsExportedFromOtherNodes(t *testing.T) {
 	card := exportedCard(t, lead.Daemon, id)
 	if want := fmt.Sprintf("this is round %d: newer ones cannot be read", older); !strings.Contains(card.Notice, want) {
 		t.Errorf("the card's notice has no %q: %s", want, card.Notice)
+	}
+}
+
+// TestTheHistoryOfAnEndedJobIsThatOfItsLastStage, wherever that ran.
+func TestTheHistoryOfAnEndedJobIsThatOfItsLastStage(t *testing.T) {
+	t.Parallel()
+	all := form(t, 3)
+	lead, others := leader(t, all)
+	nodetest.Eventually(t, "node "+lead.name+" is drained", func() bool {
+		_, err := lead.Client.Drain(t.Context(), lead.name, api.DrainRequest{})
+		return err == nil
+	})
+	id := others[0].Submit(t, "placement: spread\n"+nodetest.Job(t, others[0].Dir, "elsewhere", 20))
+	if s := others[0].Until(t, id, "ends", ended); s.State != api.Done {
+		t.Fatalf("the job is %s: %s", s.State, s.Reason)
+	}
+	for i, h := range others { // the workers of tests write none
+		file, err := history.Open(control.HistoryPath(agent.JobDir(h.Dir, id)), func(err error) { t.Error(err) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		generation, step := uint64(i+1), uint64(10*i+9)
+		file.Append(history.Mark(history.Start, 0, 0, generation, time.Now()))
+		r := history.Mark(history.Step, step, 1, generation, time.Now())
+		r.Values[history.Loss] = history.Stat{Mean: 2, Min: 1, Max: 3}
+		file.Append(r)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		file.Run(over) // it writes what there is
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.Eventually(t, "the history of "+h.name, func() bool { // a busy node may answer late
+			got, err := lead.Client.History(t.Context(), id, api.HistoryRequest{})
+			return err == nil && len(got.Points) == 1 && got.Points[0].Last == step && got.Points[0].Loss != nil
+		})
 	}
 }

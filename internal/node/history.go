@@ -2,16 +2,17 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/history"
-	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (api.History, error) {
@@ -20,13 +21,8 @@ func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (a
 		return api.History{}, err
 	}
 	damaged := 0
-	there := n.elsewhere(j)
 	records, err := patiently(ctx, &n.readers, j.ID, func() (all []history.Record, err error) {
-		if there != nil {
-			all, damaged, err = there.History(ctx, j.ID)
-			return all, err
-		}
-		all, damaged, err = history.Read(control.HistoryPath(agent.JobDir(n.config.StateDir, j.ID)))
+		all, damaged, err = n.readHistory(ctx, j)
 		return all, err
 	})
 	if err != nil {
@@ -39,6 +35,57 @@ func (n *node) History(ctx context.Context, ref string, r api.HistoryRequest) (a
 	out.ID, out.Name, out.Damaged = j.ID, j.Name, damaged
 	out.Task = n.describe(ctx, j).Task
 	return out, nil
+}
+
+// readHistory reads what a job's worker writes. Of a job that has ended this node may not know which one wrote the steps: of what the nodes have that
+// have something of the job, that which reaches furthest is it.
+func (n *node) readHistory(ctx context.Context, j *cluster.Job) (all []history.Record, damaged int, err error) {
+	if there := n.elsewhere(j); there != nil && !j.State.Ended() {
+		return there.History(ctx, j.ID)
+	}
+	all, damaged, err = n.agent.History(ctx, j.ID)
+	if n.member == nil || !j.State.Ended() {
+		return all, damaged, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, historyWait)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, name := range n.holders(j) {
+		there, unknown := n.peer(name)
+		if name == n.id || unknown != nil { // it was removed
+			continue
+		}
+		asking.Go(func() {
+			found, lost, failed := there.History(ctx, j.ID)
+			mu.Lock()
+			defer mu.Unlock()
+			if failed != nil {
+				err = errors.Join(err, failed)
+			} else if slices.Compare(reach(found), reach(all)) > 0 {
+				all, damaged = found, lost
+			}
+		})
+	}
+	asking.Wait()
+	if err != nil && reach(all) != nil {
+		n.log.Warn("a history is read without some of the nodes that have something of the job", zap.String("job", j.ID), zap.Error(err))
+		err = nil
+	}
+	return all, damaged, err
+}
+
+// historyWait is how long all other nodes may take to give a history: less than diskPatience.
+const historyWait = 5 * time.Second
+
+// reach is how far a history goes: the generation of its last step, and that step; nil without steps.
+func reach(records []history.Record) []uint64 {
+	for _, r := range slices.Backward(records) {
+		if r.Kind == history.Step {
+			return []uint64{r.Generation, r.Last}
+		}
+	}
+	return nil
 }
 
 // selectHistory turns the records that hold into an answer. A commit counts when Raft has it.
