@@ -28,7 +28,9 @@ import "C"
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,7 +77,8 @@ func Library(t testing.TB) Driver {
 
 var kernel = regexp.MustCompile(`(?m)^(?:\w+_)?KERNEL (\w+)[( ]`)
 
-// build compiles the library to a place that its sources name, unless it is there.
+// build compiles the library to a directory that its sources name, unless it is there. The directory appears as a whole: tests of several packages may build it at
+// once, and all its names must be one file, since a process that opens two would have two drivers.
 var build = sync.OnceValues(func() (string, error) {
 	_, here, _, _ := runtime.Caller(0)
 	source := filepath.Join(filepath.Dir(here), "driver")
@@ -87,40 +90,52 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		caches = os.TempDir()
 	}
-	dir := filepath.Join(caches, "avgpiped-cudatest", digest)
-	library := filepath.Join(dir, "libcuda.so.1")
+	parent := filepath.Join(caches, "avgpiped-cudatest", "whole")
+	dir := filepath.Join(parent, digest)
+	library := filepath.Join(dir, libraries[0])
 	if _, err := os.Stat(library); err == nil {
 		return library, nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return "", err
 	}
-	made, err := os.MkdirTemp(dir, "build")
+	made, err := os.MkdirTemp(parent, "build")
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(made) }()
-	if err := os.WriteFile(filepath.Join(made, "names.inc"), names, 0o600); err != nil {
+	if err := compile(source, made, names); err != nil {
 		return "", err
 	}
+	if err := os.Rename(made, dir); err != nil && !errors.Is(err, fs.ErrExist) { // another process was first
+		return "", err
+	}
+	return library, nil
+})
+
+// libraries are the names of the one library.
+var libraries = []string{"libcuda.so.1", "libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libnccl.so.2"}
+
+// compile makes the library in a directory, under all its names.
+func compile(source, made string, names []byte) error {
+	if err := os.WriteFile(filepath.Join(made, "names.inc"), names, 0o600); err != nil {
+		return err
+	}
+	library := filepath.Join(made, libraries[0])
 	compile := exec.Command("g++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared",
-		"-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", filepath.Join(made, "library"),
+		"-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-sign-compare", "-Wno-unused-function", "-I", made, "-o", library,
 		"blas.cc", "dnn.cc", "driver.cc", "fibers.cc", "kernels.cc", "nccl.cc", "warp.cc")
 	compile.Dir = source
 	if out, err := compile.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", compile, err, out)
+		return fmt.Errorf("%s: %w\n%s", compile, err, out)
 	}
-	for _, name := range []string{"libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libnccl.so.2"} {
-		link := filepath.Join(made, name)
-		if err := os.Link(filepath.Join(made, "library"), link); err != nil {
-			return "", err
-		}
-		if err := os.Rename(link, filepath.Join(dir, name)); err != nil {
-			return "", err
+	for _, name := range libraries[1:] {
+		if err := os.Link(library, filepath.Join(made, name)); err != nil {
+			return err
 		}
 	}
-	return library, os.Rename(filepath.Join(made, "library"), library)
-})
+	return nil
+}
 
 // scan lists the kernels in the form that driver/kernels.cc reads, and takes the digest of all sources.
 func scan(source string) (names []byte, digest string, err error) {
