@@ -233,7 +233,7 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := pki.NewToken(a.Certificate.Raw)
-	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var request pki.JoinRequest
 		var answer pki.JoinResponse
 		if err := json.NewDecoder(r.Body).Decode(&request); err != nil || string(request.Secret) != string(token.Secret) {
@@ -244,8 +244,8 @@ func TestJoin(t *testing.T) {
 		answer.Authority = [][]byte{a.Certificate.Raw}
 		_ = json.NewEncoder(w).Encode(answer)
 	})}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(m.Listener(mux.ProtocolJoin)) }()
+	ended, listener := make(chan error, 1), m.Listener(mux.ProtocolJoin) // which is there before anybody asks
+	go func() { ended <- server.Serve(listener) }()
 	defer func() {
 		if err := errors.Join(server.Close(), m.Close()); err != nil {
 			t.Error(err)
