@@ -199,8 +199,8 @@ func TestCloseJoinsEverything(t *testing.T) {
 func TestHTTP2IsServed(t *testing.T) {
 	m, _ := open(t, mux.Config{})
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) })}
-	ended := make(chan error)
-	go func() { ended <- s.Serve(m.Listener("h2", "http/1.1")) }()
+	ended, listener := make(chan error), m.Listener("h2", "http/1.1")
+	go func() { ended <- s.Serve(listener) }()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
 	answer, err := client.Get("https://" + m.Addr().String())
 	if err != nil {
