@@ -119,6 +119,9 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 	if err == nil {
 		err = w.checkResults(ctx, references)
 	}
+	if err == nil && len(w.hosts) > 1 {
+		err = w.awaitWorkers(ctx)
+	}
 	if err == nil {
 		err = w.checkLeaks(ctx)
 	}

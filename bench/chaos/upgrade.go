@@ -62,8 +62,8 @@ func upgradeOnce(ctx context.Context, o options, references map[string]result) (
 	if err == nil {
 		err = w.checkResults(ctx, references)
 	}
-	if err == nil { // a daemon that is told to end leaves those that it has not told yet
-		err = rig.Poll(ctx, drainBound, "the end of all workers", func() bool { return len(w.processes(asWorker)) == 0 })
+	if err == nil {
+		err = w.awaitWorkers(ctx)
 	}
 	for _, j := range w.jobs {
 		err = errors.Join(append(j.problems, err)...)
@@ -176,4 +176,9 @@ func (w *testbed) is(ctx context.Context, h *host, state api.NodeState) error {
 		err = fmt.Errorf("%w; it is %s", err, last)
 	}
 	return err
+}
+
+// awaitWorkers waits until the workers of jobs that are done have ended: a daemon that is told to end leaves those that the one that leads has not told yet.
+func (w *testbed) awaitWorkers(ctx context.Context) error {
+	return rig.Poll(ctx, drainBound, "the end of all workers", func() bool { return len(w.processes(asWorker)) == 0 })
 }
