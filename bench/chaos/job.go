@@ -62,6 +62,7 @@ var clusterKinds = []kind{
 	{name: "spread", rounds: 800, source: onSeveral},
 	{name: "packed", rounds: 800, source: strings.NewReplacer("name: spread", "name: packed", "placement: spread", "placement: pack").Replace(onSeveral)},
 	{name: "three-stages", rounds: 800, source: strings.NewReplacer("name: spread", "name: three-stages", "n_layer: 2", "n_layer: 3", "stages: 2", "stages: 3", "count: 2", "count: 3").Replace(onSeveral)},
+	{name: "groups", rounds: 800, source: strings.NewReplacer("name: spread", "name: groups", "pipelines: 2", "pipelines: 2\ngroups: 2", "stages: 2", "stages: 1", "count: 2", "count: 1", "placement: spread", "placement: pack").Replace(onSeveral)},
 }
 
 // result is what must be the same however often a job was disturbed.
