@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -29,11 +30,14 @@ type Figure struct {
 	Conditions map[string]any `json:"conditions"`
 }
 
-// holds compares the value with the bar. A value that is not a number holds nothing, nor does a cost below 0: that is a measurement
-// that failed.
+// holds compares the value with the bar. What was not measured is not a number, and holds nothing; nor does an infinite cost or gain. A cost below 0 is a
+// value like others: the difference of two times, of which the second was the shorter.
 func (f Figure) holds() bool {
-	if f.AtMost {
-		return f.Value >= 0 && f.Value <= f.Bar
+	switch {
+	case math.IsNaN(f.Value), math.IsInf(f.Value, 0):
+		return false
+	case f.AtMost:
+		return f.Value <= f.Bar
 	}
 	return f.Value >= f.Bar
 }

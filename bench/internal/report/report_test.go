@@ -21,8 +21,11 @@ func TestFigureHoldsOnItsSideOfTheBar(t *testing.T) {
 		{4, 20, true, true},
 		{20, 20, true, true},
 		{21, 20, true, false},
-		{-0.1, 20, true, false},
+		{0, 20, true, true},
+		{-0.04, 20, true, true},
 		{math.NaN(), 20, true, false},
+		{math.Inf(-1), 20, true, false},
+		{math.Inf(1), 1.7, false, false},
 	} {
 		if got := (Figure{Value: c.value, Bar: c.bar, AtMost: c.atMost}).holds(); got != c.want {
 			t.Errorf("%+v: holds is %v", c, got)
