@@ -100,7 +100,7 @@ func checkAlone(state string) error {
 	}
 	s, err := raftlog.Peek(raftDir(state))
 	if err != nil {
-		return err
+		return damaged(err, state, who.Node)
 	}
 	a := s.Authority()
 	if a == nil {

@@ -125,7 +125,7 @@ func openState(ctx context.Context, c Config, m *member) (id string, raft *raftl
 	}
 	raft, err = raftlog.Open(config)
 	if err != nil {
-		return "", nil, err
+		return "", nil, damaged(err, c.StateDir, who.Node)
 	}
 	if m != nil && (kept || !m.begun()) { // it serves while it waits for the others
 		m.follow(raft)

@@ -85,14 +85,29 @@ func Recover(ctx context.Context, state, wanted string, dryRun bool, out io.Writ
 // refuseMember refuses to make the record of jobs of a node of a cluster again. A log that it began would have neither the authority nor the other
 // members, and would be another history than theirs.
 func refuseMember(state, node string) error {
-	dir := pkiDir(state)
-	if !pki.IsMember(dir) {
+	if !pki.IsMember(pkiDir(state)) {
 		return nil
 	}
-	return fmt.Errorf("recover: %s belongs to node %s of a cluster, and a record made from it alone would lose the others: nothing was changed; "+
-		"the other nodes have the record: have them forget this one (avgpipectl nodes remove %s --force), and join with a fresh state directory (avgpiped join); "+
-		"where no other node has it, move %s aside, run this again, begin a cluster anew (avgpiped init), and have the others join it with fresh state directories",
-		state, node, node, dir)
+	return fmt.Errorf("recover: %s belongs to node %s of a cluster, and a record made from it alone would lose the others: nothing was changed; %s",
+		state, node, joinAnew(state, node))
+}
+
+// joinAnew is what is to be done about a node of a cluster whose record of jobs is damaged.
+func joinAnew(state, node string) string {
+	return fmt.Sprintf("the other nodes have the record: have them forget this one (avgpipectl nodes remove %s --force), move %s away, and join with a fresh state "+
+		"directory (avgpiped join); where no other node has it, move %s aside, run avgpiped recover, begin a cluster anew (avgpiped init), and have the others join it "+
+		"with fresh state directories", node, state, pkiDir(state))
+}
+
+// damaged adds to an error of Raft's files what is to be done about them: of a node that is alone they are the only ones.
+func damaged(err error, state, node string) error {
+	if _, is := errors.AsType[*raftlog.DamageError](err); !is {
+		return err
+	}
+	if pki.IsMember(pkiDir(state)) {
+		return fmt.Errorf("%w; %s", err, joinAnew(state, node))
+	}
+	return fmt.Errorf("%w; restore %s from a backup, with the jobs/ of the same one; without one, avgpiped recover rebuilds the jobs from their directories", err, raftDir(state))
 }
 
 // checkOwner refuses to make files that the daemon could not open.

@@ -45,6 +45,29 @@ func TestRecoverRefusesANodeOfACluster(t *testing.T) {
 	}
 }
 
+// A node of a cluster whose log is damaged is told what works there: recover would refuse.
+func TestADamagedLogOfANodeOfAClusterIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	h := form(t, 1)[0]
+	nodetest.Eventually(t, h.name+" keeps its name", func() bool { return exists(filepath.Join(h.Dir, "identity")) })
+	h.Stop(t)
+	log := filepath.Join(h.Dir, "raft", "wal", "meta")
+	if err := os.Truncate(log, 3); err != nil {
+		t.Fatal(err)
+	}
+	c := nodetest.Config(h.Dir, io.Discard)
+	c.NodeID, c.Listen = h.name, h.address
+	err := node.Run(t.Context(), c)
+	for _, want := range []string{log, "avgpipectl nodes remove " + h.name + " --force", "move " + h.Dir + " away", "avgpiped join"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	if recoverErr := node.Recover(t.Context(), h.Dir, h.name, true, io.Discard); err != nil && (recoverErr == nil || strings.Contains(err.Error(), "without one, avgpiped recover")) {
+		t.Errorf("it advises what is refused (%v): %v", recoverErr, err)
+	}
+}
+
 // A node of a cluster whose pki/ is lost begins no other cluster: its record of jobs has the others, which would not answer.
 func TestANodeWithoutItsCertificateBeginsNoCluster(t *testing.T) {
 	t.Parallel()

@@ -99,17 +99,20 @@ func checkJoint(log extent, snapshots *snapStore, config Config) error {
 	case config.Transport == nil && log.last < covered: // a node that follows may have got the snapshot from another
 		return missingLog(log.path, fmt.Errorf("ends at entry %d, and %s was made of entry %d", log.last, newest, covered))
 	case log.first > covered+1:
-		return fmt.Errorf("entries %d to %d are missing: the log %s starts at %d and the newest snapshot in %s ends at %d; "+
-			"restore both from one backup; %s", covered+1, log.first-1, log.path, log.first, snapshots.dir, covered, rebuild)
+		return &DamageError{fmt.Errorf("entries %d to %d are missing: the log %s starts at %d and the newest snapshot in %s ends at %d: they are not of one backup",
+			covered+1, log.first-1, log.path, log.first, snapshots.dir, covered)}
 	}
 	return nil
 }
 
-// rebuild is what is left to do without a backup.
-const rebuild = "without one, avgpiped recover rebuilds the jobs from their directories"
+// DamageError says that files of the log are damaged or gone. What is to be done about that depends on whether other nodes have the record, which who
+// opens the log knows.
+type DamageError struct{ Err error }
 
-// missingLog says what to do about a log that is gone, or about its missing end.
+func (e *DamageError) Error() string { return e.Err.Error() }
+func (e *DamageError) Unwrap() error { return e.Err }
+
+// missingLog is a log that is gone, or whose end is.
 func missingLog(path string, problem error) error {
-	return fmt.Errorf("raft log %s %w: mount its file system, or restore the directory %s from a backup; %s",
-		path, problem, filepath.Dir(path), rebuild)
+	return &DamageError{fmt.Errorf("raft log %s %w: mount its file system, if it is not mounted", path, problem)}
 }

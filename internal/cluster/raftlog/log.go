@@ -23,7 +23,7 @@ type Config struct {
 	Dir string
 	// NodeID names this node, for good.
 	NodeID string
-	// Transport reaches the other voters; its local address is this node's. Close closes it. nil: a node that is alone, with a
+	// Transport reaches the other voters; its local address is this node's. Close closes it, and an Open that fails. nil: a node that is alone, with a
 	// transport inside the process.
 	Transport raft.Transport
 	// Voters are the cluster's first members, used only when Dir holds no state yet. Empty: this node alone.
@@ -140,7 +140,7 @@ func Open(config Config) (*Log, error) {
 	}
 	found, snapshots, err := openFiles(config)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, config.closeTransport())
 	}
 	l := &Log{
 		config: config, snapshots: snapshots, opened: time.Now(), state: cluster.NewState(),
@@ -148,9 +148,17 @@ func Open(config Config) (*Log, error) {
 	}
 	l.store = newGuard(config.wrap(found), l.closing)
 	if err := l.start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", config.Dir, err), l.store.Close())
+		return nil, errors.Join(fmt.Errorf("open raft log %s: %w", config.Dir, err), l.store.Close(), config.closeTransport())
 	}
 	return l, nil
+}
+
+// closeTransport closes the transport of a log that does not open.
+func (c Config) closeTransport() error {
+	if t, ok := c.Transport.(raft.WithClose); ok {
+		return t.Close()
+	}
+	return nil
 }
 
 // start runs Raft on the open files.

@@ -74,12 +74,12 @@ func openLog(dir string, logger hclog.Logger) (*checkedLog, error) {
 // transient are the errors of a system that has no room, no descriptors or no disk for a while: they say nothing of the files.
 var transient = []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EMFILE, unix.ENFILE, unix.EACCES}
 
-// damagedLog says what to do about a log that cannot be used.
+// damagedLog is a log that cannot be used: damaged, unless the system has a fault.
 func damagedLog(path string, err error) error {
 	if slices.ContainsFunc(transient, func(e error) bool { return errors.Is(err, e) }) {
 		return fmt.Errorf("raft log %s was not opened: %w; its entries are as they were: start the daemon again once that has passed", path, err)
 	}
-	return fmt.Errorf("raft log %s was not loaded: %w; restore its directory from a backup; %s", path, err, rebuild)
+	return &DamageError{fmt.Errorf("raft log %s was not loaded: %w", path, err)}
 }
 
 // verify reads every entry, from the first to the last without a gap.

@@ -170,8 +170,7 @@ func (s *snapStore) load(id string) (*raft.SnapshotMeta, []byte, error) {
 		err = fmt.Errorf("it is snapshot %s", meta.ID)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("raft snapshot %s was not loaded: %w; restore the directory %s from a backup; %s",
-			s.path(id), err, filepath.Dir(s.dir), rebuild)
+		return nil, nil, &DamageError{fmt.Errorf("raft snapshot %s was not loaded: %w", s.path(id), err)}
 	}
 	return meta, state, nil
 }
