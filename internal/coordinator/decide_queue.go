@@ -97,8 +97,12 @@ func waitReason(w snapshot, j *observed, as *placer.Waiting, v *placer.Verdict, 
 	return j.before() + strings.Join(lacking(w, j, rooms[0]), "; ") + v.By() + j.after()
 }
 
-// lacking says what a job needs that the only node does not have free. One that wants more cores or memory than there is waits until it is alone.
+// lacking says what a job needs that the only node does not have free. One that wants more cores or memory than there is waits until it is alone. Where the
+// node takes nothing new, that alone is why.
 func lacking(w snapshot, j *observed, left placer.Node) (all []string) {
+	if left.Excluded != "" {
+		return []string{left.Excluded}
+	}
 	if cores := len(left.Cores); j.cores > cores && cores < w.cores {
 		all = append(all, coreNeed(j.cores, cores, w.cores))
 	}
@@ -111,9 +115,6 @@ func lacking(w snapshot, j *observed, left placer.Node) (all []string) {
 	}
 	if lack := j.want.Lacking[left.Name]; lack != "" {
 		all = append(all, lack)
-	}
-	if len(all) == 0 && left.Excluded != "" {
-		all = append(all, left.Excluded)
 	}
 	return all
 }

@@ -55,6 +55,20 @@ func TestDecide(t *testing.T) {
 	})
 }
 
+// TestTheOnlyNodeIsSaidToBeDrained: not that a job lacks its cores, which are free.
+func TestTheOnlyNodeIsSaidToBeDrained(t *testing.T) {
+	w := snapshot{cores: 2, memory: 1 << 30}
+	j := &observed{Job: &cluster.Job{ID: "1", State: cluster.Queued}, spec: &spec.Spec{}, cores: 2, memory: 2 << 30}
+	left := placer.Node{Name: "a", All: placer.Capacity{Cores: 2, Bytes: 1 << 30}, Excluded: "node a is being drained"}
+	if got := lacking(w, j, left); len(got) != 1 || got[0] != left.Excluded {
+		t.Errorf("it waits for %q", got)
+	}
+	left.Excluded = ""
+	if got := lacking(w, j, left); len(got) != 2 || got[0] != "needs 2 cores, 0 of 2 are free" {
+		t.Errorf("when it takes jobs again, it waits for %q", got)
+	}
+}
+
 // fill says what is free of the node, and who has the rest.
 func fill(w *snapshot, reserved, away int) {
 	n := placer.Node{Name: "a", Bytes: w.memory, All: placer.Capacity{Cores: w.cores, GPUs: len(gpu.Usable(w.gpus)), Bytes: w.memory}}
