@@ -20,6 +20,7 @@ func newNodesCommand() *cobra.Command {
 		Short: "Show the nodes of the cluster",
 		Long: `Show the nodes of the cluster: what each one computes with, and the jobs that it works on. Nodes are a leader, voters and non-voters of the replicated
 state. They are alive, suspect or down, as the one that leads sees them: SEEN is how long ago each answered it, and RTT the round trip of its last probe.
+What a node has is not known (-) before one leads that has asked it.
 One that is draining gets no new jobs.
 
 Of each GPU that jobs may use it shows how it is. A sick GPU gets no stages. docs/operations.md says what to do about each reason.
@@ -54,8 +55,13 @@ func (c *call) showNodes(nodes []api.NodeStatus) error {
 		t := table{narrow: []string{"ADDRESS", "RTT", "VERSION", "UP", "SEEN"}}
 		t.add("NODE", "ROLE", "STATE", "SEEN", "RTT", "CORES", "GPUS", "JOBS", "UP", "VERSION", "ADDRESS")
 		for _, n := range nodes {
-			t.add(n.ID, string(n.Role), string(n.State), seconds(&n.AgeS), roundTrip(n.RoundTripS), strconv.Itoa(n.Cores), strconv.Itoa(len(n.GPUs)), cmp.Or(strings.Join(n.Jobs, ","), "-"),
-				seconds(&n.UptimeS), n.Version, n.Address)
+			cores, gpus, up, seen := "-", "-", "-", seconds(&n.AgeS)
+			if n.Cores > 0 { // what it has is known
+				cores, gpus, up = strconv.Itoa(n.Cores), strconv.Itoa(len(n.GPUs)), seconds(&n.UptimeS)
+			} else if n.AgeS == 0 {
+				seen = "-"
+			}
+			t.add(n.ID, string(n.Role), string(n.State), seen, roundTrip(n.RoundTripS), cores, gpus, cmp.Or(strings.Join(n.Jobs, ","), "-"), up, n.Version, n.Address)
 		}
 		p.table(&t)
 		for _, n := range nodes {

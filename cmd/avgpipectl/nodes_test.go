@@ -4,8 +4,30 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 )
+
+// TestNodesOfWhichNothingIsKnownHaveNoFigures: while no node leads, nobody knows what the others have.
+func TestNodesOfWhichNothingIsKnownHaveNoFigures(t *testing.T) {
+	var out strings.Builder
+	c := &call{out: &out, format: formatText}
+	if err := c.showNodes([]api.NodeStatus{
+		{ID: "n1", Role: api.RoleVoter, State: api.NodeAlive, Cores: 2, UptimeS: 61, Version: "v1", Address: "a:1"},
+		{ID: "n2", Role: api.RoleVoter, State: api.NodeDown, AgeS: 68, Version: "v1", Address: "b:1"},
+		{ID: "n3", Role: api.RoleVoter, State: api.NodeUnknown, Version: "v1", Address: "c:1"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := `NODE  ROLE   STATE    SEEN  RTT  CORES  GPUS  JOBS  UP    VERSION  ADDRESS
+n1    voter  alive    0s    -    2      0     -     1m1s  v1       a:1
+n2    voter  down     1m8s  -    -      -     -     -     v1       b:1
+n3    voter  unknown  -     -    -      -     -     -     v1       c:1
+`
+	if out.String() != want {
+		t.Errorf("it shows\n%swant\n%s", out.String(), want)
+	}
+}
 
 func TestNodesShowHowEachGPUIs(t *testing.T) {
 	var out strings.Builder

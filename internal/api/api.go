@@ -194,7 +194,7 @@ type NodeStatus struct {
 	Address string   `json:"address"`
 	Leader  bool     `json:"leader"`
 	Version string   `json:"version"`
-	Cores   int      `json:"cores"`
+	Cores   int      `json:"cores"` // 0: not known: the node that leads asks the others, and has not yet
 	Devices []string `json:"devices"`
 	// GPUs are the graphics processors that jobs may use, and how they are.
 	GPUs []gpu.GPUStatus `json:"gpus"`
@@ -205,7 +205,7 @@ type NodeStatus struct {
 	// Role is what the node is in the cluster, and State how it is, as the node that leads sees it.
 	Role  NodeRole  `json:"role"`
 	State NodeState `json:"state"`
-	// AgeS is how long ago the node last said so, in seconds.
+	// AgeS is how long ago the node last answered the one that says this, in seconds; of another node 0: it never did, as far as that one knows.
 	AgeS float64 `json:"age_s"`
 	// RoundTripS is that of the last probe of gossip which it answered, in seconds; 0: there was none.
 	RoundTripS float64 `json:"round_trip_s,omitempty"`

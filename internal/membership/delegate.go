@@ -36,7 +36,7 @@ func (l *List) NotifyPingComplete(other *memberlist.Node, rtt time.Duration, _ [
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.known[other.Name]; r != nil {
-		r.RTT, r.answered = rtt, time.Now()
+		r.RTT, r.Answered = rtt, time.Now()
 	}
 }
 

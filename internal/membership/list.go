@@ -33,6 +33,8 @@ type Member struct {
 	Since   time.Time     // of the state, by this node's clock
 	Address string        // HOST:PORT
 	RTT     time.Duration // of the last probe that it answered; 0: none yet, or this node
+	// Answered is when it answered a probe last, or joined last; zero: neither was seen, or it is this node.
+	Answered time.Time
 	// Version is that of its program, and Commands the newest version of commands that it knows; "" and 0: it was not heard of yet.
 	Version  string
 	Commands int
@@ -54,8 +56,7 @@ type List struct {
 // record is what is known of another node.
 type record struct {
 	Member
-	leaving  bool
-	answered time.Time // its last answer to a probe, or its last join
+	leaving bool
 }
 
 // Open begins to gossip. The caller closes the List. After an error Packets and Streams are closed.
@@ -109,8 +110,8 @@ func (l *List) Members() map[string]Member {
 	now, patience := time.Now(), l.patience(score)
 	for name, r := range l.known {
 		m := r.Member
-		if m.State == Alive && now.Sub(r.answered) > patience {
-			m.State, m.Since = Suspect, r.answered
+		if m.State == Alive && now.Sub(r.Answered) > patience {
+			m.State, m.Since = Suspect, r.Answered
 		}
 		out[name] = m
 	}
@@ -219,7 +220,7 @@ func (l *List) change(n *memberlist.Node, state State) {
 		r.State, r.Since = state, now
 	}
 	if state == Alive {
-		r.answered, r.leaving, r.Version, r.Commands = now, says.leaving, says.version, says.commands
+		r.Answered, r.leaving, r.Version, r.Commands = now, says.leaving, says.version, says.commands
 	}
 	m := r.Member
 	l.mu.Unlock()

@@ -154,13 +154,26 @@ func (n *node) look(ctx context.Context, name string) {
 func (n *node) other(name string, heard membership.Member, now time.Time) api.NodeStatus {
 	seen, known := n.seen.get(name)
 	if !n.Leads() || !known {
-		return api.NodeStatus{State: hearsay(heard.State), RoundTripS: heard.RTT.Seconds(), Version: heard.Version}
+		return api.NodeStatus{State: hearsay(heard.State), AgeS: lastHeard(heard, sight{}, now), RoundTripS: heard.RTT.Seconds(), Version: heard.Version}
 	}
 	s := seen.status.NodeStatus
 	state, reach := judge(heard, seen, now)
 	s.State, s.Reason = state, reach.Why
-	s.AgeS, s.RoundTripS = seen.silent(now).Seconds(), heard.RTT.Seconds()
+	s.AgeS, s.RoundTripS = lastHeard(heard, seen, now), heard.RTT.Seconds()
 	return s
+}
+
+// lastHeard is how long ago a node answered this one a question or a probe, in seconds, also before this one led; 0: it never did, as far as this one
+// knows.
+func lastHeard(heard membership.Member, seen sight, now time.Time) float64 {
+	at := seen.at
+	if heard.Answered.After(at) {
+		at = heard.Answered
+	}
+	if at.IsZero() {
+		return 0
+	}
+	return now.Sub(at).Seconds()
 }
 
 // hearsay is the state of a node that was not asked.

@@ -40,6 +40,27 @@ func TestANodeIsDownByGossipAndAQuestion(t *testing.T) {
 	}
 }
 
+// TestANodeWasLastHeardAlsoBefore this one led: a node that is dead for a minute did not answer four seconds ago, when the term began.
+func TestANodeWasLastHeardAlsoBefore(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ago := func(s int) time.Time { return now.Add(time.Duration(-s) * time.Second) }
+	for what, c := range map[string]struct {
+		heard membership.Member
+		seen  sight
+		want  float64
+	}{
+		"it was gone when the term began":   {membership.Member{State: membership.Dead, Since: ago(66), Answered: ago(68)}, sight{begun: ago(4), asked: ago(1)}, 68},
+		"it answers":                        {membership.Member{Answered: ago(3)}, sight{begun: ago(9), at: ago(1)}, 1},
+		"it answers probes, and nobody led": {membership.Member{Answered: ago(2)}, sight{}, 2},
+		"nothing is known":                  {membership.Member{State: membership.Dead, Since: ago(5)}, sight{begun: ago(4)}, 0},
+	} {
+		if got := lastHeard(c.heard, c.seen, now); got != c.want {
+			t.Errorf("%s: %v s ago; want %v", what, got, c.want)
+		}
+	}
+}
+
 func TestTheOldestNodeSaysWhichCommandsThereAre(t *testing.T) {
 	t.Parallel()
 	nodes := []*cluster.Node{{Name: "n1", Version: "v2"}, {Name: "n2", Version: "v1"}}
