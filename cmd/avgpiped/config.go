@@ -55,7 +55,7 @@ type config struct {
 	RetryLimit     int           `yaml:"retry_limit" default:"10" rule:"min=1" live:"yes" does:"how many workers of a job may die, without a commit in between, before it fails"`
 	RetryFirst     time.Duration `yaml:"retry_first" default:"500ms" rule:"min=1ms" live:"yes" does:"the pause before the second restart of a job without a commit in between; it doubles"`
 	RetryLongest   time.Duration `yaml:"retry_longest" default:"1m" rule:"min=1ms" live:"yes" does:"the pause that it doubles to"`
-	ResplitAfter   time.Duration `yaml:"resplit_after" default:"1m" rule:"min=1s" live:"yes" does:"how long a node must be gone before its jobs go on with fewer stages where no other has room, and before they get them back"`
+	ResplitAfter   time.Duration `yaml:"resplit_after" default:"1m" rule:"min=1s" live:"yes" does:"how long a node must be gone before its jobs go on with fewer stages where no other has room, and before they get stages or groups of pipelines back"`
 	QuarantineFor  time.Duration `yaml:"quarantine_for" default:"24h" rule:"min=1s" live:"yes" does:"how long shards are kept that no committed round names"`
 	KeepJobs       int           `yaml:"keep_ended_jobs" default:"100" rule:"min=1 word=none" live:"yes" does:"ended jobs that are kept; the oldest are removed first"`
 	KeepAge        time.Duration `yaml:"keep_ended_age" default:"none" rule:"min=1m word=none" live:"yes" does:"how long an ended job is kept"`

@@ -57,7 +57,7 @@ type Limits struct {
 	// to RetryLongest. Default 500 ms, and 1 min: together with RetryLimit, about two minutes.
 	RetryFirst, RetryLongest time.Duration
 	// ResplitAfter is how long a node of a job must be gone, as its members agree, before the job goes on with fewer stages where no other node has room;
-	// and how long there must be room for all of its stages before it goes on with them. Default 1 min.
+	// and how long there must be room for all of its groups and stages before it goes on with them. A group is dropped at once. Default 1 min.
 	ResplitAfter time.Duration
 	Retain       Retention // of ended jobs; default: no bound
 }

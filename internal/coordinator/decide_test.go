@@ -34,18 +34,17 @@ func TestDecide(t *testing.T) {
 		w := snapshot{now: time.Unix(1000, 0), limits: Limits{
 			RetryLimit: 5, RetryFirst: 500 * time.Millisecond, RetryLongest: time.Minute, ResponseTimeout: 30 * time.Second,
 		}}
-		reserved := 0 // cores of tunings that belong to no job
-		away := 0     // cores of another node, which cannot be reached
+		var other elsewhere
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "node":
-				reserved, away = editNode(t, &w, reserved, away, d.CmdArgs)
+				editNode(t, &w, &other, d.CmdArgs)
 			case "job":
 				editJob(t, &w, d.CmdArgs)
 			case "worker":
 				editWorker(t, &w, d.CmdArgs)
 			case "decide":
-				fill(&w, reserved, away)
+				fill(&w, other)
 				return render(w, decide(w))
 			default:
 				t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
@@ -69,14 +68,24 @@ func TestTheOnlyNodeIsSaidToBeDrained(t *testing.T) {
 	}
 }
 
+// elsewhere are cores that the jobs of a scenario do not have.
+type elsewhere struct {
+	reserved int // of tunings that belong to no job
+	away     int // of another node, b, which cannot be reached
+	spare    int // of a third, c, which nobody uses
+	// held is how long somebody else has those of c; 0: nobody.
+	held time.Duration
+}
+
 // fill says what is free of the node, and who has the rest.
-func fill(w *snapshot, reserved, away int) {
+func fill(w *snapshot, other elsewhere) {
 	n := placer.Node{Name: "a", Bytes: w.memory, All: placer.Capacity{Cores: w.cores, GPUs: len(gpu.Usable(w.gpus)), Bytes: w.memory}}
-	free := w.cores - reserved
+	free := w.cores - other.reserved
 	w.holders = nil
 	for _, j := range w.jobs {
 		j.want = placer.Job{Threads: 1, GPUs: j.gpus, Bytes: append([]int64{j.memory}, make([]int64, j.cores)...)}
-		for i := range j.cores {
+		j.want.Groups = j.spec.Groups()
+		for i := range j.cores / j.spec.Groups() {
 			j.want.Devices = append(j.want.Devices, i)
 		}
 		if j.holdsCores() {
@@ -101,13 +110,20 @@ func fill(w *snapshot, reserved, away int) {
 		j.want.Unfit = map[string][]string{"a": n.GPUs[:min(j.small, len(n.GPUs))]}
 	}
 	w.rooms = []placer.Node{n}
-	if away > 0 {
-		w.rooms = append(w.rooms, placer.Node{Name: "b", Excluded: "node b cannot be reached", All: placer.Capacity{Cores: away}})
+	if other.away > 0 {
+		w.rooms = append(w.rooms, placer.Node{Name: "b", Excluded: "node b cannot be reached", All: placer.Capacity{Cores: other.away}})
+	}
+	if n := other.spare; n > 0 {
+		c := placer.Node{Name: "c", Cores: make([]int, n), Bytes: w.memory, All: placer.Capacity{Cores: n, Bytes: w.memory}}
+		if other.held > 0 {
+			w.holders = append(w.holders, placer.Holder{ID: "c's", Held: map[string]placer.Held{"c": {Cores: c.Cores}}, Ends: w.now.Add(other.held)})
+			c.Cores = nil
+		}
+		w.rooms = append(w.rooms, c)
 	}
 }
 
-// editNode returns how many cores are reserved, and how many another node has that cannot be reached.
-func editNode(t *testing.T, w *snapshot, reserved, away int, args []datadriven.CmdArg) (int, int) {
+func editNode(t *testing.T, w *snapshot, other *elsewhere, args []datadriven.CmdArg) {
 	for _, a := range args {
 		switch a.Key {
 		case "cores":
@@ -126,16 +142,19 @@ func editNode(t *testing.T, w *snapshot, reserved, away int, args []datadriven.C
 		case "stopping":
 			w.stopping = true
 		case "reserved":
-			reserved = int(number(t, a))
+			other.reserved = int(number(t, a))
 		case "away":
-			away = int(number(t, a))
+			other.away = int(number(t, a))
+		case "spare":
+			other.spare = int(number(t, a))
+		case "held":
+			other.held = duration(t, a)
 		case "now":
 			w.now = time.Unix(1000, 0).Add(duration(t, a))
 		default:
 			t.Fatalf("node: unknown key %s", a.Key)
 		}
 	}
-	return reserved, away
 }
 
 func editJob(t *testing.T, w *snapshot, args []datadriven.CmdArg) {
@@ -226,7 +245,11 @@ func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 	case "min-stages":
 		j.spec.Job.MinStages = int(number(t, a))
 	case "bereft":
-		j.bereft = text(a)
+		j.bereft, j.forGood = text(a), true
+	case "bereft-of-late":
+		j.bereft, j.forGood = text(a), false
+	case "groups":
+		j.spec.Job.Groups, j.spec.Job.Pipelines, j.spec.Job.Stages = int(number(t, a)), job.Count(number(t, a)), 1 //nolint:gosec // a count
 	case "unsplit":
 		j.unsplit, j.splitAt = text(a), time.Unix(1000, 0).Add(resplitAgain)
 	case "grow":

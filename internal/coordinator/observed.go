@@ -34,8 +34,9 @@ type observed struct {
 	sick     string                // why one of those that it has, or is tuned on, must not be used; "": none is sick
 	excluded string                // why it must not go on with those that it has; "": it may
 	memory   int64                 // bytes of the host that it is promised once it is placed; 0 while it is open
-	bereft   string                // which of its nodes are gone for good, so that it cannot go on as it was; "": none
-	unsplit  string                // why the last try found no way to go on with fewer stages; "": there was none
+	bereft   string                // which of its nodes are gone, so that it cannot go on as it was; "": none
+	forGood  bool                  // they are gone for so long, or were removed, that it may go on with fewer stages
+	unsplit  string                // why the last try found no way to go on with fewer groups or stages; "": there was none
 	splitAt  time.Time             // no other try is made before
 	uncopied string                // which copies the pending commit waits for; "": none
 	exported bool                  // an export reads its shards

@@ -24,57 +24,67 @@ const (
 	spareSoon    = 10 * time.Minute // for a place of another job that is expected to be free within this, a job keeps its stages
 )
 
-// bereft says that a node of a placement is gone for good, so that what ran there cannot go on as it was; "": nobody knows that. A node that can only not
+// bereft says which nodes of a placement are gone, so that what ran there cannot go on as it was; "": nobody knows that. A node that can only not
 // be reached may be cut off, and its workers may make progress. So either another node of the placement answers, whose worker has ended, and workers
-// train together or not at all; or all of them were removed, which a person has decided.
-func (c *Coordinator) bereft(p placement, now time.Time) string {
+// train together or not at all; or all of them were removed, which a person has decided. forGood: one of them was removed, or has been gone for long enough
+// that the job may have fewer stages.
+func (c *Coordinator) bereft(p placement, now time.Time) (which string, forGood bool) {
 	var gone []string
 	down, left := 0, 0
+	long := c.config.Limits().ResplitAfter
 	for _, name := range p.nodes() {
 		n, member := c.node(name)
+		drained := n.Draining
 		n.Draining = false // it answers
 		switch {
 		case !member:
-			gone = append(gone, fmt.Sprintf("node %s was removed from the cluster", name))
-		case n.Reach.Down && now.Sub(n.Reach.Since) >= c.config.Limits().ResplitAfter:
-			gone, down = append(gone, fmt.Sprintf("node %s is gone for more than %v: %s", name, c.config.Limits().ResplitAfter, n.Reach.Why)), down+1
+			gone, forGood = append(gone, fmt.Sprintf("node %s was removed from the cluster", name)), true
+		case n.Reach.Down && now.Sub(n.Reach.Since) >= long:
+			gone, down, forGood = append(gone, fmt.Sprintf("node %s is gone for more than %v: %s", name, long, n.Reach.Why)), down+1, true
+		case n.Reach.Down && !drained: // else somebody expects it back
+			gone, down = append(gone, fmt.Sprintf("node %s is gone: %s", name, n.Reach.Why)), down+1
 		case c.shut(n) != "":
-			return ""
+			return "", false
 		default:
 			left++
 		}
 	}
 	if left == 0 && down > 0 {
-		return ""
+		return "", false
 	}
-	return strings.Join(gone, "; ")
+	return strings.Join(gone, "; "), forGood
 }
 
-// takeLoss notes whether a job without workers has lost nodes for good.
+// takeLoss notes whether a job without workers has lost nodes; one of one group, whether for good.
 func (c *Coordinator) takeLoss(o *observed, now time.Time) {
-	o.bereft = ""
+	before := o.forGood
+	o.bereft, o.forGood = "", false
 	if !o.lives() && o.Generation > 0 {
-		o.bereft = c.bereft(o.place(), now)
+		o.bereft, o.forGood = c.bereft(o.place(), now)
 	}
-	if o.bereft == "" {
+	if o.spec.Groups() == 1 && !o.forGood {
+		o.bereft = ""
+	}
+	if o.bereft == "" || o.forGood && !before { // there is more to try
 		o.unsplit, o.splitAt = "", time.Time{}
 	}
 }
 
-// decideSplit has a job that has lost a node for good, and for which no other has room, go on with fewer groups of pipelines, or fewer stages. It waits for room that is expected
-// soon, and for its turn.
+// decideSplit has a job that has lost a node, and for which no other has room, go on with fewer groups of pipelines at once: the others would stand still. It goes on with fewer
+// stages once the node is gone for good and no room is expected soon. It waits for its turn.
 func decideSplit(w snapshot, j *observed, v *placer.Verdict) (decision, bool) {
 	soon := !v.Before.IsZero() && v.Before.Sub(w.now) < spareSoon
+	stages := j.forGood && !soon
 	switch {
 	case j.bereft == "" || j.spec.Whole() != "" || w.now.Before(j.splitAt):
 		return decision{}, false
-	case v.Start && v.Want.Whole == "", !v.Start && (v.Behind != "" || soon):
+	case v.Start && v.Want.Whole == "", !v.Start && v.Behind != "", j.spec.Groups() == 1 && !stages:
 		return decision{}, false
 	}
-	return decision{choice: resplit, reason: fmt.Sprintf("%s, and no other has room for %s", j.bereft, j.spec.Shape())}, true
+	return decision{choice: resplit, stages: stages, reason: fmt.Sprintf("%s, and no other has room for %s", j.bereft, j.spec.Shape())}, true
 }
 
-// unsplitReason is what a reason of a job ends with that has lost a node for good and keeps its stages.
+// unsplitReason is what a reason of a job ends with that has lost a node and keeps its groups and stages.
 func (o *observed) unsplitReason() string {
 	why := o.unsplit
 	if whole := o.spec.Whole(); whole != "" {
@@ -83,11 +93,15 @@ func (o *observed) unsplitReason() string {
 	if o.bereft == "" || why == "" {
 		return ""
 	}
-	return fmt.Sprintf("; %s; its model is not split anew: %s", o.bereft, why)
+	keeps := "its model is not split anew"
+	if o.spec.Groups() > 1 {
+		keeps = "it does not go on with fewer groups"
+	}
+	return fmt.Sprintf("; %s; %s: %s", o.bereft, keeps, why)
 }
 
-// resplit has a job go on with as many stages as there is room for now, from the newest round that is whole. Where no number of stages has room, or no
-// round can be read, nothing changes.
+// resplit has a job go on with as many groups of pipelines, and as many stages, as there is room for now, from the newest round that is whole. Where no number of them
+// has room, or no round can be read, nothing changes.
 func (a *act) resplit(ctx context.Context) (func(*observed), error) {
 	fewer, no := a.fewer(ctx)
 	if ctx.Err() != nil {
@@ -108,10 +122,10 @@ func changes(split string, from, to *spec.Spec) string {
 	return fmt.Sprintf("%s, from %d stages into %d", split, from.Stages(), to.Stages())
 }
 
-// fewer is the spec of the job with the most groups of pipelines, and the most stages, for which there is room and that a round can be read for; or it says why
-// there is none.
+// fewer is the spec of the job with the most groups of pipelines, and the most stages where those may be fewer, for which there is room and that a round can be read for; or
+// it says why there is none.
 func (a *act) fewer(ctx context.Context) (found *spec.Spec, no string) {
-	for s, err := range a.spec.Fewer(a.facts(a.rooms), a.decision.reason) {
+	for s, err := range a.spec.Fewer(a.facts(a.rooms), a.decision.stages, a.decision.reason) {
 		if err == nil {
 			err = a.readable(ctx, int(s.Job.Pipelines))
 		}

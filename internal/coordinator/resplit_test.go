@@ -21,8 +21,14 @@ func (r *rig) lose(node int) {
 	r.change(node, func(n *coordinator.Node) {
 		n.Reach = coordinator.Reach{Since: time.Now(), Down: true, Why: "it is gone"}
 	})
+	r.breakLinks()
+}
+
+// breakLinks ends the workers on all nodes that answer, as when their links to another one break.
+func (r *rig) breakLinks() {
+	r.t.Helper()
 	for i := range r.nodes {
-		if r.members()[i].Reach.Down {
+		if !r.members()[i].Reach.Since.IsZero() {
 			continue
 		}
 		for _, w := range r.running(i) {

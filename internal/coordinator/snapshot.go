@@ -41,7 +41,7 @@ const (
 	killWorkers                // make them end
 	endJob                     // the job is over: state
 	awaitPlace                 // give up what the job has until there is room for it
-	resplit                    // have the job go on with fewer stages, if that has room
+	resplit                    // have the job go on with fewer groups or stages, if that has room
 	regrow                     // have the job go on with the stages that it had at first
 	awaitGPUs                  // give up what the job has until there are GPUs for it again
 	loseWorkers                // give workers up whose node cannot be reached, so that the generation ends
@@ -54,6 +54,7 @@ type decision struct {
 	choice choice
 	round  uint64           // of beginCommit, postCommit, dropCommit, commitRound
 	stop   bool             // of postCommit: training ends at round
+	stages bool             // of resplit: the stages may be fewer, and not the groups alone
 	state  cluster.JobState // of endJob
 	reason string
 	want   placer.Job       // of place and tune: the room that it was given, its own or a whole node

@@ -25,10 +25,10 @@ func (s *Spec) Whole() string {
 	return ""
 }
 
-// Fewer are the specs of a job that goes on with fewer groups of pipelines, or with one and fewer stages, by itself, with what the facts say that there is:
-// one for each number, the largest first, down to the fewest that the job allows; or why there is none of that number. Each keeps the spec that the job had at
+// Fewer are the specs of a job that goes on with fewer groups of pipelines, or, where stages is true, with one and fewer stages, by itself, with what the facts say that there
+// is: one for each number, the largest first, down to the fewest that the job allows; or why there is none of that number. Each keeps the spec that the job had at
 // first, and says why in Why.
-func (s *Spec) Fewer(f Facts, why string) iter.Seq2[*Spec, error] {
+func (s *Spec) Fewer(f Facts, stages bool, why string) iter.Seq2[*Spec, error] {
 	return func(yield func(*Spec, error) bool) {
 		before, err := s.Before, error(nil)
 		if before == nil {
@@ -47,7 +47,7 @@ func (s *Spec) Fewer(f Facts, why string) iter.Seq2[*Spec, error] {
 			yield(nil, err)
 			return
 		}
-		for _, c := range s.fewer() {
+		for _, c := range s.fewer(stages) {
 			out, problems := s.recount(c, f)
 			if len(problems) > 0 {
 				out, err = nil, fmt.Errorf("with %s: %s", c.shape(), problems[0].Message)
@@ -72,13 +72,13 @@ func (c Counts) shape() string {
 }
 
 // fewer are the counts of Fewer.
-func (s *Spec) fewer() (all []Counts) {
+func (s *Spec) fewer(stages bool) (all []Counts) {
 	shared := s.Job.Shared()
 	for groups := s.Groups() - 1; groups > 0; groups-- {
 		all = append(all, Counts{Stages: int(s.Job.Stages), Pipelines: groups * shared, Groups: groups})
 	}
-	for stages := int(s.Job.Stages) - 1; s.UserPlan == nil && stages >= max(1, s.Job.MinStages); stages-- {
-		all = append(all, Counts{Stages: stages, Pipelines: shared, Groups: 1})
+	for n := int(s.Job.Stages) - 1; stages && s.UserPlan == nil && n >= max(1, s.Job.MinStages); n-- {
+		all = append(all, Counts{Stages: n, Pipelines: shared, Groups: 1})
 	}
 	return all
 }

@@ -17,7 +17,7 @@ func TestAJobGoesOnWithFewerStages(t *testing.T) {
 	s.Job.MinStages = 2
 	var said []int
 	var two *spec.Spec
-	for fewer, err := range s.Fewer(spec.Facts{Cores: 2}, "node c is gone") {
+	for fewer, err := range s.Fewer(spec.Facts{Cores: 2}, true, "node c is gone") {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +42,7 @@ func TestAJobGoesOnWithFewerStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for one, err := range two.Fewer(spec.Facts{Cores: 2}, "node b is gone") {
+	for one, err := range two.Fewer(spec.Facts{Cores: 2}, true, "node b is gone") {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestAJobOfThePlanOfAUserKeepsItsStages(t *testing.T) {
 			t.Fatal(err)
 		}
 		change(s)
-		for fewer, err := range s.Fewer(spec.Facts{Cores: 2}, "") {
+		for fewer, err := range s.Fewer(spec.Facts{Cores: 2}, true, "") {
 			if fewer != nil || err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: %v (%v)", name, fewer, err)
 			}
@@ -88,7 +88,7 @@ func TestAJobGoesOnWithFewerGroups(t *testing.T) {
 	}
 	s.Job.Groups, s.Job.Pipelines, s.Job.MinStages = 3, 6, 3
 	var said []string
-	for fewer, err := range s.Fewer(spec.Facts{Cores: 2}, "node c is gone") {
+	for fewer, err := range s.Fewer(spec.Facts{Cores: 2}, true, "node c is gone") {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,6 +102,16 @@ func TestAJobGoesOnWithFewerGroups(t *testing.T) {
 	}
 	if want := []string{"2 groups of 4 stages", "4 stages", "3 stages"}; !slices.Equal(said, want) {
 		t.Errorf("it may have %q, want %q", said, want)
+	}
+	var alone []string
+	for fewer, err := range s.Fewer(spec.Facts{Cores: 2}, false, "node c is gone") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		alone = append(alone, fewer.Shape())
+	}
+	if !slices.Equal(alone, said[:2]) {
+		t.Errorf("with all its stages it may have %q", alone)
 	}
 	other, problems := s.Recount(spec.Counts{Pipelines: 4}, spec.Facts{Cores: 2})
 	if len(problems) > 0 || other.Groups() != 2 {
