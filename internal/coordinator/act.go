@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,7 +131,8 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	}, nil
 }
 
-// finalStatus asks the living workers once more and keeps what they say for after a restart; nil where none has said anything.
+// finalStatus asks the living workers once more and keeps what they say for after a restart, here and where the job ran, so that another node that leads
+// finds it; nil where none has said anything.
 func (a *act) finalStatus(ctx context.Context) *control.Status {
 	_ = a.eachOf(ctx, a.answering(), func(ctx context.Context, w *worker) error { // what is not said now was said before
 		s, err := a.at(w.process).Status(ctx, w.process)
@@ -143,8 +145,18 @@ func (a *act) finalStatus(ctx context.Context) *control.Status {
 	if last == nil {
 		return nil
 	}
-	if err := a.here.Agent.KeepStatus(ctx, a.ID, last); err != nil { // for show only: the job is what Raft says it is
-		a.log.Warn("keep the last status", zap.String("job", a.ID), zap.Error(err))
+	bounded, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	var all []func()
+	for _, n := range a.nodes() {
+		if _, away := a.away[n.Name]; n.Name == a.here.Name || slices.Contains(hosts(a.Job), n.Name) && !away {
+			all = append(all, func() {
+				if err := n.Agent.KeepStatus(bounded, a.ID, last); err != nil { // for show only: the job is what Raft says it is
+					a.log.Warn("keep the last status", zap.String("job", a.ID), zap.String("node", n.Name), zap.Error(err))
+				}
+			})
+		}
 	}
+	a.together(all)
 	return last
 }

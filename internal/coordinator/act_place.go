@@ -156,7 +156,18 @@ func (c *Coordinator) recordAt(ctx context.Context, n Node, j *cluster.Job, here
 	return n.Agent.Record(ctx, j, started)
 }
 
-// hosts are the nodes that have something of a job.
+// Hosts are the nodes that have something of a job: those where it runs or ran last, in the order of its stages, then those that keep its rounds.
+func Hosts(j *cluster.Job) []string {
+	var once []string
+	for _, name := range hosts(j) {
+		if !slices.Contains(once, name) {
+			once = append(once, name)
+		}
+	}
+	return once
+}
+
+// hosts are those nodes, some of them several times.
 func hosts(j *cluster.Job) []string {
 	all := placementOf(j).nodes()
 	for _, m := range j.Committed {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/avgpipe/avgpipe/internal/admission"
 	"github.com/avgpipe/avgpipe/internal/agent"
@@ -104,12 +105,23 @@ func (n *node) pendingOutputs() map[string]string {
 	return pending
 }
 
+// listAtOnce is how many jobs of a list are described at once: of those that have ended other nodes may be asked.
+const listAtOnce = 16
+
 func (n *node) Jobs(ctx context.Context) ([]api.JobStatus, error) {
-	var all []api.JobStatus
-	for _, j := range n.raft.State().Jobs() {
-		all = append(all, n.describe(ctx, j))
+	ctx, cancel := context.WithTimeout(ctx, keptWait)
+	defer cancel()
+	jobs := n.raft.State().Jobs()
+	all := make([]api.JobStatus, len(jobs))
+	var describing errgroup.Group
+	describing.SetLimit(listAtOnce)
+	for i, j := range jobs {
+		describing.Go(func() error {
+			all[i] = n.describe(ctx, j)
+			return nil
+		})
 	}
-	return all, nil
+	return all, describing.Wait()
 }
 
 func (n *node) Job(ctx context.Context, ref string) (api.JobStatus, error) {

@@ -16,21 +16,27 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// holders are the nodes that have files of a job: first those where a worker of it runs, then those that keep its newest round.
+// holders are the nodes that have files of a job: first those where a worker of it runs, then those where it ran last, and those that keep its rounds.
 func (n *node) holders(j *cluster.Job) []string {
 	all := slices.Clone(n.coordinator().Published().Jobs[j.ID].Nodes)
-	if m := j.LastCommitted(); m != nil {
-		for _, s := range m.Shards {
-			all = append(all, s.Nodes...)
+	for _, name := range coordinator.Hosts(j) {
+		if !slices.Contains(all, name) {
+			all = append(all, name)
 		}
 	}
-	var once []string
-	for _, name := range all {
-		if !slices.Contains(once, name) {
-			once = append(once, name)
+	return all
+}
+
+// asked are the agents of the other nodes that have files of a job and are not known to be down, by name.
+func (n *node) asked(j *cluster.Job) map[string]agent.Agent {
+	all := map[string]agent.Agent{}
+	for _, name := range n.holders(j) {
+		seen, _ := n.seen.get(name)
+		if a, err := n.peer(name); err == nil && name != n.id && !seen.down {
+			all[name] = a
 		}
 	}
-	return once
+	return all
 }
 
 // elsewhere is the agent of the node where a job's worker writes its log and its history; nil: this node, or nobody knows.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -100,5 +101,38 @@ func TestTheHistoryOfAnEndedJobIsThatOfItsLastStage(t *testing.T) {
 			got, err := lead.Client.History(t.Context(), id, api.HistoryRequest{})
 			return err == nil && len(got.Points) == 1 && got.Points[0].Last == step && got.Points[0].Loss != nil
 		})
+	}
+}
+
+// TestTheLastStatusOfAnEndedJobIsThereWhoeverLeads: the node that led when it ended may be gone, and the one that leads may have nothing of it.
+func TestTheLastStatusOfAnEndedJobIsThereWhoeverLeads(t *testing.T) {
+	t.Parallel()
+	all := form(t, 3)
+	lead, others := leader(t, all)
+	nodetest.Eventually(t, "node "+lead.name+" is drained", func() bool {
+		_, err := lead.Client.Drain(t.Context(), lead.name, api.DrainRequest{})
+		return err == nil
+	})
+	id := others[0].Submit(t, "placement: spread\n"+nodetest.Job(t, others[0].Dir, "elsewhere", 20))
+	was := others[0].Until(t, id, "ends", ended)
+	if was.State != api.Done || was.Loss == nil || was.TokensPerS == 0 {
+		t.Fatalf("the job is %s: %s, loss %v, %v tokens/s", was.State, was.Reason, was.Loss, was.TokensPerS)
+	}
+	for _, h := range others {
+		if !exists(filepath.Join(agent.JobDir(h.Dir, id), "status.json")) {
+			t.Errorf("%s, where it ran, keeps no status of it", h.name)
+		}
+	}
+	lead.Stop(t)
+	next, rest := leader(t, others)
+	if err := os.Remove(filepath.Join(agent.JobDir(next.Dir, id), "status.json")); err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := rest[0].Client.Jobs(t.Context())
+	if err != nil || len(jobs) != 1 {
+		t.Fatalf("%d jobs, %v", len(jobs), err)
+	}
+	if now := jobs[0]; now.Loss == nil || *now.Loss != *was.Loss || now.TokensPerS != was.TokensPerS {
+		t.Errorf("where %s leads, it has the loss %v and %v tokens/s; it had %v and %v", next.name, now.Loss, now.TokensPerS, *was.Loss, was.TokensPerS)
 	}
 }

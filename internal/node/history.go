@@ -51,11 +51,7 @@ func (n *node) readHistory(ctx context.Context, j *cluster.Job) (all []history.R
 	defer cancel()
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	for _, name := range n.holders(j) {
-		there, unknown := n.peer(name)
-		if name == n.id || unknown != nil { // it was removed
-			continue
-		}
+	for _, there := range n.asked(j) {
 		asking.Go(func() {
 			found, lost, failed := there.History(ctx, j.ID)
 			mu.Lock()

@@ -41,7 +41,7 @@ type node struct {
 	started  time.Time
 	since    atomic.Pointer[time.Time] // when the coordinator of this node began
 	speed    atomic.Uint64             // GFLOP/s of a core, as math.Float64bits; 0: not known
-	kept     sync.Map                  // the last statuses of ended jobs that lie on the disk, *control.Status by keptStatus
+	kept     sync.Map                  // the last statuses of ended jobs that lie on disks, foundStatus by keptStatus
 	exports  *exporter
 	archives *archiver
 	readers  readers

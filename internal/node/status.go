@@ -2,7 +2,10 @@ package node
 
 import (
 	"context"
+	"sync"
+	"time"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
@@ -45,6 +48,18 @@ type keptStatus struct {
 	generation uint64
 }
 
+// foundStatus is what was found of it.
+type foundStatus struct {
+	status *control.Status // nil: nothing
+	again  time.Time       // when it is looked for again; zero: it is the one
+}
+
+// How the last status of an ended job is looked for on other nodes.
+const (
+	keptWait  = 2 * time.Second // all together, for a job or for the list of all
+	keptAgain = time.Minute     // after it was not found
+)
+
 // lastOf chooses the last status of an ended job: the kept one, which was asked for and written before the end was agreed on. What the
 // coordinator published may be of the tick before, when the last evaluation was not done. It serves where nothing was kept of the
 // job's last worker.
@@ -55,14 +70,42 @@ func lastOf(j *cluster.Job, published, kept *control.Status) *control.Status {
 	return published
 }
 
-// lastStatus returns the kept status of an ended job; nil where there is none.
+// lastStatus returns the kept status of an ended job; nil where there is none. The node that led when the job ended has it, and those where it ran.
 func (n *node) lastStatus(ctx context.Context, j *cluster.Job) *control.Status {
 	key := keptStatus{j.ID, j.Generation}
 	value, _ := n.kept.Load(key)
-	s, found := value.(*control.Status)
-	if !found {
-		s = n.agent.KeptStatus(ctx, j.ID)
-		n.kept.Store(key, s)
+	if f, found := value.(foundStatus); found && (f.again.IsZero() || time.Now().Before(f.again)) {
+		return f.status
 	}
-	return s
+	f := foundStatus{status: n.agent.KeptStatus(ctx, j.ID)}
+	if f.status == nil || f.status.Generation != j.Generation {
+		bounded, cancel := context.WithTimeout(ctx, keptWait)
+		defer cancel()
+		f.status = latest(bounded, j.ID, f.status, n.asked(j))
+	}
+	if f.status == nil || f.status.Generation != j.Generation {
+		f.again = time.Now().Add(keptAgain)
+	}
+	if f.again.IsZero() || ctx.Err() == nil { // else not everybody has answered
+		n.kept.Store(key, f)
+	}
+	return f.status
+}
+
+// latest is the status of the latest generation that was kept here or by others; nil where there is none.
+func latest(ctx context.Context, job string, here *control.Status, others map[string]agent.Agent) *control.Status {
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, a := range others {
+		asking.Go(func() {
+			s := a.KeptStatus(ctx, job)
+			mu.Lock()
+			defer mu.Unlock()
+			if s != nil && (here == nil || s.Generation > here.Generation) {
+				here = s
+			}
+		})
+	}
+	asking.Wait()
+	return here
 }
