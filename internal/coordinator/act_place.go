@@ -153,7 +153,7 @@ func (c *Coordinator) recordAt(ctx context.Context, n Node, j *cluster.Job, here
 	started := slices.ContainsFunc(state.Jobs(), func(other *cluster.Job) bool {
 		return other.Generation > 0 && (here || other.ID != j.ID && slices.Contains(hosts(other), n.Name))
 	})
-	return n.Agent.Record(ctx, j, started)
+	return c.on(n, n.Agent.Record(ctx, j, started))
 }
 
 // Hosts are the nodes that have something of a job: those where it runs or ran last, in the order of its stages, then those that keep its rounds.

@@ -137,10 +137,10 @@ func (c *Coordinator) fetch(ctx context.Context, to Node, job string, s cluster.
 	}
 	at := to.Agent.Shards(job)
 	if err := at.Fetch(ctx, s.Digest, s.Bytes, from); err != nil {
-		return err
+		return c.on(to, err)
 	}
 	if s.Frozen != "" {
-		return at.Fetch(ctx, s.Frozen, s.FrozenBytes, from)
+		return c.on(to, at.Fetch(ctx, s.Frozen, s.FrozenBytes, from))
 	}
 	return nil
 }

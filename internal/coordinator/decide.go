@@ -89,13 +89,13 @@ func dismiss(w snapshot, j *observed, why string) decision {
 func decideWaiting(w snapshot, j *observed) decision {
 	switch {
 	case j.Cancelling:
-		return decision{choice: endJob, state: cluster.Cancelled, reason: fmt.Sprintf("cancelled while it waited: %s; %s", j.hold.obstacle.String(), kept(j))}
+		return decision{choice: endJob, state: cluster.Cancelled, reason: fmt.Sprintf("cancelled while it waited: %s; %s", j.hold.String(), kept(j))}
 	case w.stopping:
 		return decision{reason: "the daemon is stopping; " + kept(j)}
 	case w.now.Before(j.hold.probeAt):
-		return decision{reason: j.hold.obstacle.String() + "; " + kept(j)}
+		return decision{reason: j.hold.String() + "; " + kept(j)}
 	}
-	return decision{choice: probe, reason: j.hold.obstacle.String() + "; " + kept(j)}
+	return decision{choice: probe, reason: j.hold.String() + "; " + kept(j)}
 }
 
 // coreNeed says how many cores a job needs and how many of the node's are free.

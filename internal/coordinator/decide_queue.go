@@ -12,7 +12,7 @@ import (
 // before is what a reason of a job that waits for room begins with, and after what it ends with.
 func (o *observed) before() string {
 	if o.hold != nil {
-		return "waits to go on after: " + o.hold.obstacle.String() + "; "
+		return "waits to go on after: " + o.hold.String() + "; "
 	}
 	return "queued: "
 }
@@ -69,7 +69,7 @@ func decideTurns(w snapshot, queue []int, all []decision) {
 func decideStart(w snapshot, j *observed, v *placer.Verdict) decision {
 	d := decision{choice: place, want: v.Want, placed: v.Placed, before: v.Overtakes != ""}
 	if j.hold != nil {
-		d.reason = "going on after: " + j.hold.obstacle.String() + "; "
+		d.reason = "going on after: " + j.hold.String() + "; "
 	}
 	if j.spec.Job.Open() {
 		d.choice = tune

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -98,10 +99,16 @@ func (c *Coordinator) conclude(job string, act bool, change func(*observed), err
 	o.notBefore = c.now().Add(afterFail)
 	c.log.Error("could not act", zap.String("job", job), zap.Error(err))
 	if what := obstacle.Of(err); what != nil && (o.choice == place || o.choice == tune) {
-		if o.hold == before && !o.lives() {
-			o.waitFor(what, "", c.now())
-		}
 		o.note, o.notBefore = what.String(), time.Time{}
+		if o.hold == before && !o.lives() {
+			node := ""
+			if at, ok := errors.AsType[*nodeError](err); ok {
+				node = at.node
+			}
+			o.waitFor(what, node, c.now())
+			o.hold.named = node != ""
+			o.note = o.hold.String()
+		}
 	}
 }
 
@@ -110,9 +117,9 @@ func (c *Coordinator) sayHold(job string, before, now *hold) {
 	switch {
 	case before == now:
 	case now == nil:
-		c.Say(job, "going on", zap.String("over", before.obstacle.String()))
-	case before == nil || before.obstacle.String() != now.obstacle.String():
-		c.Say(job, "waiting", zap.String("for", now.obstacle.String()), zap.String("error", now.obstacle.Text))
+		c.Say(job, "going on", zap.String("over", before.String()))
+	case before == nil || before.String() != now.String():
+		c.Say(job, "waiting", zap.String("for", now.String()), zap.String("error", now.obstacle.Text))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
@@ -89,6 +90,28 @@ func (c *Coordinator) at(p agent.Process) agent.Agent {
 		return noNode{c.here.Agent, p.Node}
 	}
 	return n.Agent
+}
+
+// nodeError is an error of a node: what is in the way there has passed when it has passed there.
+type nodeError struct {
+	node string
+	err  error
+}
+
+func (e *nodeError) Unwrap() error { return e.err }
+
+// Error names the node, unless its agent has done so, as that of another host does.
+func (e *nodeError) Error() string {
+	named := "node " + e.node + ": "
+	return named + strings.TrimPrefix(e.err.Error(), named)
+}
+
+// on is an error of a node, which is named where there are several; nil where err is.
+func (c *Coordinator) on(n Node, err error) error {
+	if err == nil || len(c.nodes()) < 2 {
+		return err
+	}
+	return &nodeError{n.Name, err}
 }
 
 // noNode stands for the agent of a node that the cluster does not have any more.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
@@ -97,14 +98,24 @@ const probeBound = 5 * time.Second
 type hold struct {
 	obstacle obstacle.Obstacle
 	node     string    // where it is in the way; "": on the coordinator's
+	named    bool      // people are told where that is: the cluster has several nodes
 	tries    int       // probes, and placements that met an obstacle again
 	probeAt  time.Time // when it is looked at next
 	passed   bool
 }
 
+// String says what is in the way, and where.
+func (h *hold) String() string {
+	text := h.obstacle.String()
+	if !h.named || strings.HasPrefix(text, "node ") { // what names its nodes by itself
+		return text
+	}
+	return "node " + h.node + ": " + text
+}
+
 // waitFor makes the job wait until an obstacle on a node has passed. Pauses grow until the job trains again.
 func (o *observed) waitFor(what *obstacle.Obstacle, node string, now time.Time) {
-	h := &hold{obstacle: *what, node: node}
+	h := &hold{obstacle: *what, node: node, named: node != "" && len(o.place().nodes()) > 1}
 	if o.hold != nil {
 		h.tries = o.hold.tries + 1
 	}

@@ -25,7 +25,7 @@ func (c *Coordinator) Resumed(ctx context.Context, id string) error {
 		o := c.job(id)
 		o.deaths = 0
 		if o.hold != nil {
-			o.hold = &hold{obstacle: o.hold.obstacle, passed: true}
+			o.hold = &hold{obstacle: o.hold.obstacle, node: o.hold.node, named: o.hold.named, passed: true}
 		}
 	})
 }

@@ -83,11 +83,29 @@ func (h *holders) preferring(p placement, rounds []*cluster.Manifest) *holders {
 
 // CheckFiles is CheckRound for a round of a job, by the length of each file on whichever node has it. It may be called concurrently.
 func (c *Coordinator) CheckFiles(ctx context.Context, job string, m *cluster.Manifest) error {
-	var away map[string]string
-	if err := c.ask(ctx, func() { away = c.unreached() }); err != nil {
+	look, err := c.lookNow(ctx, job, []*cluster.Manifest{m})
+	if err != nil {
 		return err
 	}
-	return CheckRound(ctx, m, c.holders(job, []*cluster.Manifest{m}, away, agent.Shards.Size).one)
+	return CheckRound(ctx, m, look)
+}
+
+// Usable is the newest of some rounds of a job for which CheckFiles finds nothing wrong; nil where there is none.
+func (c *Coordinator) Usable(ctx context.Context, job string, rounds []*cluster.Manifest) (*cluster.Manifest, error) {
+	look, err := c.lookNow(ctx, job, rounds)
+	if err != nil {
+		return nil, err
+	}
+	return NewestUsable(ctx, look, rounds), nil
+}
+
+// lookNow looks at the length of files of rounds on the nodes that can be reached now.
+func (c *Coordinator) lookNow(ctx context.Context, job string, rounds []*cluster.Manifest) (func(context.Context, shard.Digest) (int64, error), error) {
+	var away map[string]string
+	if err := c.ask(ctx, func() { away = c.unreached() }); err != nil {
+		return nil, err
+	}
+	return c.holders(job, rounds, away, agent.Shards.Size).one, nil
 }
 
 // order puts the node first that is to have a shard.
@@ -101,7 +119,7 @@ func (h *holders) order(d shard.Digest, n Node) string {
 // one looks at a shard. Where no node that answers has it whole, and one that should does not answer, the error is an obstacle that names
 // that node: nothing is said to be lost that may be there. So it is where one that should have it is no member any more.
 func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err error) {
-	unheard := map[string]string{}
+	unheard, said := map[string]string{}, 0
 	nodes := slices.SortedStableFunc(slices.Values(h.nodes), func(a, b Node) int { return strings.Compare(h.order(d, a), h.order(d, b)) })
 	for _, n := range nodes {
 		why, away := h.away[n.Name]
@@ -113,19 +131,19 @@ func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err err
 				return found, nil
 			case errors.Is(nodeErr, agent.ErrUnreachable):
 				why, away = nodeErr.Error(), true
-			case err == nil || errors.Is(err, fs.ErrNotExist): // that it is not on another node says less
-				err = nodeErr
+			default:
+				if says := h.says(d, n.Name, nodeErr); says > said {
+					err, said = h.at(n.Name, nodeErr), says
+				}
 			}
 		}
 		if away {
 			unheard[n.Name] = why
 		}
 	}
-	for _, name := range h.known[d] {
-		if why, away := unheard[name]; away {
-			return 0, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Node}, Err: fmt.Errorf(
-				"shard %s is on node %s, which cannot be reached: %s", d, strings.Join(h.known[d], " and node "), why)}
-		}
+	if away := slices.DeleteFunc(slices.Clone(h.known[d]), func(name string) bool { return unheard[name] == "" }); len(away) > 0 {
+		return 0, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Node}, Err: fmt.Errorf(
+			"shard %s is on node %s, which cannot be reached: %s", d, strings.Join(away, " and node "), unheard[away[0]])}
 	}
 	if name := h.left(d); name != "" && (err == nil || errors.Is(err, fs.ErrNotExist)) {
 		return 0, &obstacle.Error{Obstacle: obstacle.Obstacle{Kind: obstacle.Node}, Err: fmt.Errorf(
@@ -135,6 +153,26 @@ func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err err
 		err = fmt.Errorf("shard %s: no node that could have it can be reached: %w", d, agent.ErrUnreachable)
 	}
 	return 0, err
+}
+
+// says is how much an error of a node says of a shard: that it is not there less than why it cannot be used, and that of a node which a round names more
+// than that of another.
+func (h *holders) says(d shard.Digest, node string, err error) (weight int) {
+	if !errors.Is(err, fs.ErrNotExist) {
+		weight = 2
+	}
+	if slices.Contains(h.known[d], node) {
+		return weight + 2
+	}
+	return weight + 1
+}
+
+// at is an error of a node, which is named where there are several.
+func (h *holders) at(node string, err error) error {
+	if len(h.nodes) < 2 {
+		return err
+	}
+	return &nodeError{node, err}
 }
 
 // left is a node that a round names for a shard, and that is no member any more; empty: there is none.
@@ -194,7 +232,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	a.verified = look.found
 	m, faults, err := NewestWhole(ctx, look.one, trained, isDamaged)
 	if what := obstacle.Of(err); what != nil && what.Kind == obstacle.Node {
-		err = fmt.Errorf("%w; the job goes on once it can, or from another round with `avgpipectl resume %s --from-round N` or --from-start", err, a.ID)
+		err = fmt.Errorf("%w; the job goes on once it can%s", err, a.otherwise(ctx, trained))
 	}
 	if err != nil {
 		return nil, "", err
@@ -215,6 +253,23 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 		}
 	}
 	return cloned(now.Committed[len(now.Committed)-1-len(faults)]), fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
+}
+
+// otherwise says how a person may have the job go on that waits for a node: from a round that can be read now, if there is one.
+func (a *act) otherwise(ctx context.Context, rounds []*cluster.Manifest) string {
+	if m := NewestUsable(ctx, a.holders(a.ID, rounds, a.away, agent.Shards.Size).one, rounds); m != nil {
+		return fmt.Sprintf(", or from round %d with `avgpipectl resume %s --from-round %d`", m.Round, a.ID, m.Round)
+	}
+	return "; no other kept round can be read meanwhile, and `avgpipectl resume " + a.ID + " --from-start` starts over"
+}
+
+// NewestUsable is the newest of some rounds of a job of which look finds every file; nil where there is none.
+func NewestUsable(ctx context.Context, look func(context.Context, shard.Digest) (int64, error), rounds []*cluster.Manifest) *cluster.Manifest {
+	m, _, err := NewestWhole(ctx, look, rounds, func(error) bool { return true })
+	if err != nil {
+		return nil
+	}
+	return m
 }
 
 // collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. Those that the

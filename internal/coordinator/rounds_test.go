@@ -96,3 +96,41 @@ func placementNode(r *rig, id string, stage int) int {
 	r.t.Fatalf("placed %s", placement(r, id))
 	return 0
 }
+
+// TestAJobWaitsForShardsWhereTheyShouldBe: the node is named that has lost them, and what is in the way has passed once it has passed there.
+func TestAJobWaitsForShardsWhereTheyShouldBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		id := r.submit("long", 1e6)
+		before := r.until(id, "commits", committed).CommittedRound()
+		on := placementNode(r, id, 1)
+		if on == 0 { // the coordinator's own
+			on = placementNode(r, id, 2)
+		}
+		name := r.nodes[on].Name
+		shards := control.ShardDir(agent.JobDir(r.at(on).state, id))
+		if err := os.Rename(shards, shards+".away"); err != nil {
+			t.Fatal(err)
+		}
+		r.kill(on)
+		j := r.until(id, "waits", func(*cluster.Job) bool { return r.Published().Jobs[id].Waits })
+		if note := r.Published().Jobs[id].Note; !strings.Contains(note, "node "+name+": ") || !strings.Contains(note, "is missing") {
+			t.Errorf("it waits: %q", note)
+		}
+		err := r.CheckFiles(t.Context(), id, j.LastCommitted())
+		if what := obstacle.Of(err); what == nil || what.Kind != obstacle.Missing || !strings.Contains(err.Error(), "node "+name+": ") {
+			t.Errorf("its files are looked at: %v", err)
+		}
+		if m, err := r.Usable(t.Context(), id, j.Committed); m != nil || err != nil {
+			t.Errorf("round %v can be used, %v", m, err)
+		}
+		if err := os.Rename(shards+".away", shards); err != nil {
+			t.Fatal(err)
+		}
+		r.until(id, "goes on", func(j *cluster.Job) bool { return j.CommittedRound() > before })
+		if m, err := r.Usable(t.Context(), id, j.Committed); m == nil || m.Round != j.CommittedRound() || err != nil {
+			t.Errorf("round %v can be used, %v; %d is committed", m, err, j.CommittedRound())
+		}
+	})
+}
