@@ -61,7 +61,7 @@ missing files, tries again at once; it does so by itself as well when what it wa
 
 With --stages and --pipelines a job that has ended goes on with other counts, from the same round: what it has learned is cut
 anew, and its data go on where they were. Counts that do not fit are refused, with the nearest that do. With --dry-run the
-command only says what they would take.
+command only says what they would take, and whether the round can be read.
 
 With --from-round the job starts from an older round that is still kept, and newer ones are given up; with
 --from-start all of them are. Shards of rounds that are given up stay in the job's quarantine for a while. With -o json the
@@ -95,7 +95,7 @@ answer is an API status, or a list of them for several jobs.`,
 	cmd.Flags().BoolVar(&r.FromStart, "from-start", false, "start over and give every round up")
 	cmd.Flags().IntVar(&r.Stages, "stages", 0, "go on with so many stages")
 	cmd.Flags().IntVar(&r.Pipelines, "pipelines", 0, "go on with so many pipelines")
-	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "check the counts and change nothing")
+	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "check the counts and the round, and change nothing")
 	return cmd
 }
 

@@ -343,7 +343,7 @@ type ResumeRequest struct {
 	FromStart bool   `json:"from_start,omitempty"` // give every round up
 	Stages    int    `json:"stages,omitempty"`     // go on with so many; 0: as before. The job must have ended
 	Pipelines int    `json:"pipelines,omitempty"`  // likewise
-	DryRun    bool   `json:"dry_run,omitempty"`    // check the counts and what they take, and change nothing
+	DryRun    bool   `json:"dry_run,omitempty"`    // check the counts and what they take, and that the round can be read, and change nothing
 }
 
 // Error is the body of every answer that is not 2xx.

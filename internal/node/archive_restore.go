@@ -31,6 +31,15 @@ func (a *archiver) restore(ctx context.Context, j *cluster.Job, m *cluster.Manif
 	return a.fetch(ctx, j.ID, at, r)
 }
 
+// has looks whether the job's bucket has a round, and changes nothing. The error is errNoStore where the job has no bucket.
+func (a *archiver) has(ctx context.Context, j *cluster.Job, m *cluster.Manifest) error {
+	at, _, err := a.of(j)
+	if err == nil {
+		_, err = at.Read(ctx, m.Round)
+	}
+	return err
+}
+
 // fetch reads what of a round is not on this node.
 func (a *archiver) fetch(ctx context.Context, id string, at *archive.Archive, r *archive.Round) error {
 	dir := agent.JobDir(a.node.config.StateDir, id)

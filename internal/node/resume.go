@@ -58,18 +58,9 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	if why := notResumable(j, n.coordinator().Published().Jobs[j.ID].Waits); why != "" {
 		return refuse("%s", why)
 	}
-	if from := roundToResume(j, r); from != nil && !r.DryRun && (j.State.Ended() || r.FromRound > 0) {
-		err := n.coordinator().CheckFiles(ctx, j.ID, from)
-		if err != nil {
-			switch got := n.archives.restore(ctx, j, from); {
-			case got == nil:
-				err = n.coordinator().CheckFiles(ctx, j.ID, from)
-			case !errors.Is(got, errNoStore):
-				err = fmt.Errorf("%w; nor from its bucket: %w", err, got)
-			}
-		}
-		if err != nil {
-			return refuse("round %d cannot be used: %v; %s", from.Round, err, insteadOf(from.Round, j))
+	if from := roundToResume(j, r); from != nil && (j.State.Ended() || r.FromRound > 0) {
+		if err := n.readyRound(ctx, j, from, r.DryRun); err != nil {
+			return refuse("round %d cannot be used: %v; %s", from.Round, err, n.insteadOf(ctx, from.Round, j))
 		}
 	}
 	recounted, err := n.recount(j, r)
@@ -114,6 +105,28 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	return n.Job(ctx, j.ID)
 }
 
+// readyRound looks whether the files of a round are there, on whichever node, and gets them back from the job's bucket where they are not; with dry it only
+// looks whether the bucket has them.
+func (n *node) readyRound(ctx context.Context, j *cluster.Job, from *cluster.Manifest, dry bool) error {
+	err := n.coordinator().CheckFiles(ctx, j.ID, from)
+	if err == nil {
+		return nil
+	}
+	get := n.archives.restore
+	if dry {
+		get = n.archives.has
+	}
+	switch got := get(ctx, j, from); {
+	case errors.Is(got, errNoStore):
+		return err
+	case got != nil:
+		return fmt.Errorf("%w; nor from its bucket: %w", err, got)
+	case dry:
+		return nil
+	}
+	return n.coordinator().CheckFiles(ctx, j.ID, from)
+}
+
 // notResumable says why a job cannot be resumed now; "" when it can. waits: for an obstacle to pass.
 func notResumable(j *cluster.Job, waits bool) string {
 	switch {
@@ -140,16 +153,15 @@ func roundToResume(j *cluster.Job, r api.ResumeRequest) *cluster.Manifest {
 	return nil
 }
 
-// insteadOf says how to go on without a round.
-func insteadOf(round uint64, j *cluster.Job) string {
-	var others []uint64
-	for _, m := range j.Committed {
-		if m.Round != round {
-			others = append(others, m.Round)
-		}
+// insteadOf says how to go on without a round: from another one only if that can be used.
+func (n *node) insteadOf(ctx context.Context, round uint64, j *cluster.Job) string {
+	others := slices.DeleteFunc(slices.Clone(j.Committed), func(m *cluster.Manifest) bool { return m.Round == round })
+	usable, err := n.coordinator().Usable(ctx, j.ID, others)
+	switch {
+	case err == nil && usable != nil:
+		return fmt.Sprintf("restore its files, name another kept round (--from-round %d), or start over with --from-start", usable.Round)
+	case len(others) > 0:
+		return "no other kept round can be used now: restore its files, or start over with --from-start"
 	}
-	if len(others) == 0 {
-		return "no other round is kept: restore its files, or start over with --from-start"
-	}
-	return fmt.Sprintf("restore its files, name another kept round (--from-round %d), or start over with --from-start", slices.Max(others))
+	return "no other round is kept: restore its files, or start over with --from-start"
 }

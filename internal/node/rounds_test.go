@@ -144,9 +144,26 @@ func TestAPersonMayGoOnFromAnOlderRound(t *testing.T) {
 	d.Until(t, id, "waits", waiting)
 	older, newest := kept(t, d, id)
 	var refused *api.Error
-	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{FromRound: newest}); !errors.As(err, &refused) || refused.Status != http.StatusConflict ||
-		!strings.Contains(refused.Message, fmt.Sprintf("--from-round %d)", older)) {
-		t.Errorf("round %d, which is not whole: %v", newest, err)
+	for _, dry := range []bool{true, false} {
+		if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{FromRound: newest, DryRun: dry}); !errors.As(err, &refused) || refused.Status != http.StatusConflict ||
+			!strings.Contains(refused.Message, fmt.Sprintf("--from-round %d)", older)) {
+			t.Errorf("round %d, which is not whole, dry run %v: %v", newest, dry, err)
+		}
+	}
+	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{FromRound: older, DryRun: true}); err != nil {
+		t.Errorf("a dry run from round %d, which is whole: %v", older, err)
+	}
+	shards := control.ShardDir(filepath.Join(dir, "jobs", id))
+	if err := os.Rename(shards, shards+".away"); err != nil {
+		t.Fatal(err)
+	}
+	for _, round := range []uint64{older, newest} {
+		if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{FromRound: round}); err == nil || !strings.Contains(err.Error(), "no other kept round can be used now") {
+			t.Errorf("round %d, and no other is whole either: %v", round, err)
+		}
+	}
+	if err := os.Rename(shards+".away", shards); err != nil {
+		t.Fatal(err)
 	}
 	if _, err := d.Client.Resume(t.Context(), id, api.ResumeRequest{FromRound: older}); err != nil {
 		t.Fatal(err)
