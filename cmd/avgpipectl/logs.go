@@ -25,7 +25,8 @@ func newLogsCommand() *cobra.Command {
 		Use:   "logs JOB",
 		Short: "Print a job's log",
 		Long: `Print a job's log: what the daemon decided about it and what its workers said. Output of a worker that is no line of a
-log, such as a crash, is a line of level error.
+log, such as a crash, is a line of level error. In a cluster it is that of all nodes, in the order of time; each line says which
+node it is of, and a warning which nodes cannot be read.
 
 With -f it goes on until the job ends, across restarts of workers and of the daemon, which it waits for up to a minute; no line is
 lost or there twice.

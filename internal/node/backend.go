@@ -230,27 +230,6 @@ func (n *node) buildModel(j *cluster.Job) (*model.Model, error) {
 	return m, nil
 }
 
-func (n *node) Log(ctx context.Context, ref string, r api.LogRequest) (server.LogReader, error) {
-	j, err := n.find(ref)
-	if err != nil {
-		return nil, err
-	}
-	if there := n.elsewhere(j); there != nil {
-		reader, err := there.OpenLog(ctx, j.ID, r)
-		if err != nil {
-			return nil, api.Errorf(http.StatusServiceUnavailable, "log of job %s: %v", j.ID, err)
-		}
-		return reader, nil
-	}
-	reader, err := patiently(ctx, &n.readers, j.ID, func() (*agent.LogFile, error) {
-		return agent.OpenLog(control.LogPath(agent.JobDir(n.config.StateDir, j.ID)), r)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("log of job %s: %w", j.ID, err)
-	}
-	return &patientLog{LogFile: reader, readers: &n.readers, job: j.ID}, nil
-}
-
 func (n *node) Version() api.VersionInfo {
 	return api.VersionInfo{Version: n.config.Version, Go: runtime.Version(), Node: n.id}
 }
