@@ -178,6 +178,13 @@ func printStatus(p *page, s api.JobStatus) {
 	t.add("speed", fmt.Sprintf("%s %s", words.Number(s.TokensPerS), speedUnit(s)))
 	t.add("time", fmt.Sprintf("%s trained, %s left", seconds(&s.ElapsedS), seconds(s.ETAS)))
 	t.add("shape", shape(s.Stages, s.Pipelines, s.MicroBatches, s.Schedule, nil))
+	if where := stagesOn(s.Placement); where != "" {
+		label := "nodes"
+		if s.State.Ended() {
+			label = "ran on"
+		}
+		t.add(label, where)
+	}
 	if s.Groups > 1 {
 		t.add("groups", fmt.Sprintf("%d, of %s each, on nodes of their own", s.Groups, words.Count(s.Pipelines/s.Groups, "pipeline")))
 	}
@@ -289,12 +296,47 @@ func printStages(p *page, stages []api.StageStatus) {
 	percent := func(v float64) string { return fmt.Sprintf("%.0f%%", 100*v) }
 	t := table{narrow: []string{"DEVICE", "LAYERS", "COMMIT", "OPTIMIZER", "AVERAGE"}}
 	grouped := slices.ContainsFunc(stages, func(s api.StageStatus) bool { return s.Group > 0 })
-	t.add(strings.Split("STAGE|LAYERS|BUSY|WAIT UP|WAIT DOWN|AVERAGE|OPTIMIZER|COMMIT|DEVICE", "|")...)
+	several := slices.ContainsFunc(stages, func(s api.StageStatus) bool { return s.Node != stages[0].Node })
+	row := func(node string, stage string, cells ...string) {
+		if several { // else all are where the line above says
+			cells = append([]string{cmp.Or(node, "-")}, cells...)
+		}
+		t.add(append([]string{stage}, cells...)...)
+	}
+	row("NODE", "STAGE", strings.Split("LAYERS|BUSY|WAIT UP|WAIT DOWN|AVERAGE|OPTIMIZER|COMMIT|DEVICE", "|")...)
 	for _, s := range stages {
-		t.add(stageName(grouped, s.Group, s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
+		row(s.Node, stageName(grouped, s.Group, s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
 			percent(s.Average), percent(s.Optimizer), percent(s.Commit), s.Device)
 	}
 	p.below(&t)
+}
+
+// stagesOn says which stages are on which node: "0-1 on a, 2 on b"; "" where nobody knows.
+func stagesOn(all []api.StageNode) string {
+	var runs []string
+	grouped := slices.ContainsFunc(all, func(at api.StageNode) bool { return at.Group > 0 })
+	for from := 0; from < len(all); {
+		to := from
+		for to+1 < len(all) && all[to+1].Node == all[from].Node && all[to+1].Group == all[from].Group {
+			to++
+		}
+		run := strconv.Itoa(all[from].Stage)
+		if to > from {
+			run = fmt.Sprintf("%d-%d", all[from].Stage, all[to].Stage)
+		}
+		if grouped {
+			run += fmt.Sprintf(" of group %d", all[from].Group)
+		}
+		runs = append(runs, run+" on "+all[from].Node)
+		from = to + 1
+	}
+	switch {
+	case len(runs) == 1 && !grouped:
+		return "all stages on " + all[0].Node
+	case len(runs) > 0:
+		return "stages " + strings.Join(runs, ", ")
+	}
+	return ""
 }
 
 // stageName names a stage, with its group of pipelines where there are several.

@@ -73,3 +73,37 @@ func TestMemoryIsShownAsTakenAndAsPredicted(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusSaysWhereTheStagesAre: in a line, and where they are on several nodes in their table.
+func TestStatusSaysWhereTheStagesAre(t *testing.T) {
+	for _, c := range []struct {
+		at     []api.StageNode
+		want   string
+		column bool
+	}{
+		{nil, "", false},
+		{[]api.StageNode{{Stage: 0, Node: "a"}, {Stage: 1, Node: "a"}}, "all stages on a", false},
+		{[]api.StageNode{{Stage: 0, Node: "a"}, {Stage: 1, Node: "a"}, {Stage: 2, Node: "b"}}, "stages 0-1 on a, 2 on b", true},
+		{
+			[]api.StageNode{{Stage: 0, Node: "a"}, {Stage: 1, Node: "a"}, {Group: 1, Stage: 0, Node: "b"}, {Group: 1, Stage: 1, Node: "c"}},
+			"stages 0-1 of group 0 on a, 0 of group 1 on b, 1 of group 1 on c", true,
+		},
+	} {
+		if got := stagesOn(c.at); got != c.want {
+			t.Errorf("%v: %q, want %q", c.at, got, c.want)
+		}
+		s := api.JobStatus{State: api.Running, Placement: c.at}
+		for _, at := range c.at {
+			s.StageStatus = append(s.StageStatus, api.StageStatus{Group: at.Group, Stage: at.Stage, Node: at.Node})
+		}
+		var out strings.Builder
+		p := newPage(&out)
+		printStatus(p, s)
+		if err := p.print(); err != nil {
+			t.Fatal(err)
+		}
+		if text := out.String(); strings.Contains(text, "NODE") != c.column || !strings.Contains(text, c.want) {
+			t.Errorf("%v: it prints\n%s", c.at, text)
+		}
+	}
+}

@@ -74,9 +74,11 @@ type JobStatus struct {
 	OutputDir          string        `json:"output_dir"` // where the job file wants the exported model; empty: nowhere
 	Warnings           []string      `json:"warnings"`
 	StageStatus        []StageStatus `json:"stage_status"`
-	Export             *Export       `json:"export"`      // of the model to output_dir; null where that is up to the client
-	LinkStatus         []LinkStatus  `json:"link_status"` // of each boundary between two stages
-	Store              *StoreStatus  `json:"store"`       // of the job file's center.store; null without
+	// Placement is where the stages are, or were last; left out of a job that was never placed.
+	Placement  []StageNode  `json:"placement,omitempty"`
+	Export     *Export      `json:"export"`      // of the model to output_dir; null where that is up to the client
+	LinkStatus []LinkStatus `json:"link_status"` // of each boundary between two stages
+	Store      *StoreStatus `json:"store"`       // of the job file's center.store; null without
 	// Budget is what the job file asks for: "1000 steps of 16 samples", "2 epochs".
 	Budget string `json:"budget"`
 	// BudgetSamples is how many samples all pipelines are to see: what Budget asks for, rounded up to whole rounds once the number of
@@ -94,6 +96,13 @@ type JobStatus struct {
 	Ended    *time.Time `json:"ended"` // null until then
 	// Restricted says that the rest is withheld: the job belongs to somebody else.
 	Restricted bool `json:"restricted,omitempty"`
+}
+
+// StageNode says on which node a stage is.
+type StageNode struct {
+	Group int    `json:"group,omitempty"` // of pipelines, where there are several
+	Stage int    `json:"stage"`
+	Node  string `json:"node"`
 }
 
 // Public is what users see of a job of somebody else: that it is there, in which state, whose it is and since when.
@@ -116,6 +125,7 @@ type Metrics struct {
 type StageStatus struct {
 	Group          int     `json:"group,omitempty"` // of pipelines, where there are several
 	Stage          int     `json:"stage"`
+	Node           string  `json:"node,omitempty"` // that it is on
 	Device         string  `json:"device"`
 	GPU            string  `json:"gpu,omitempty"` // that the stage is on: its UUID
 	Layers         string  `json:"layers"`        // "0-3"

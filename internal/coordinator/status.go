@@ -55,6 +55,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	}
 	out.Warnings, out.Recompute = append([]string{}, out.Warnings...), append([]string{}, out.Recompute...) // JSON: [], not null
 	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
+	locate(&out, j, v)
 	if s != nil {
 		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.HostBytes()
 		predicted := s.Memory()
@@ -65,6 +66,19 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		}
 	}
 	return out
+}
+
+// locate adds where the stages are, or were last.
+func locate(out *api.JobStatus, j *cluster.Job, v View) {
+	out.Placement = nil
+	for _, at := range placementOf(j) {
+		out.Placement = append(out.Placement, api.StageNode{Group: at.Group, Stage: at.Stage, Node: at.Node})
+		for i := range out.StageStatus {
+			if on := &out.StageStatus[i]; on.Group == at.Group && on.Stage == at.Stage && v.Status.Generation == j.Generation {
+				on.Node = at.Node
+			}
+		}
+	}
 }
 
 // admit adds what was admitted.

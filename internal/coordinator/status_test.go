@@ -68,6 +68,21 @@ func TestAStatusHasWhatWasPredictedBesideWhatIsTaken(t *testing.T) {
 	}
 }
 
+// TestAStatusSaysWhereTheStagesAre: of what the workers of this generation said, on which node each stage is.
+func TestAStatusSaysWhereTheStagesAre(t *testing.T) {
+	j := cluster.Job{State: cluster.Running, Generation: 2, Placement: []byte(`[{"stage":0,"node":"a","device":0},{"stage":1,"node":"b","device":0}]`)}
+	progress := api.JobStatus{StageStatus: []api.StageStatus{{Stage: 1}, {Stage: 0}}}
+	for generation, want := range map[uint64]string{2: "b", 1: ""} {
+		s := Status(&j, nil, View{Status: &control.Status{Generation: generation, Progress: progress}})
+		if !slices.Equal(s.Placement, []api.StageNode{{Stage: 0, Node: "a"}, {Stage: 1, Node: "b"}}) || s.StageStatus[0].Node != want {
+			t.Errorf("generation %d: placed %v, stage 1 on %q, want %q", generation, s.Placement, s.StageStatus[0].Node, want)
+		}
+	}
+	if progress.StageStatus[0].Node != "" {
+		t.Error("what the worker said was changed")
+	}
+}
+
 // TestStatusSaysThatProductsRoundToTF32 where GPUs compute, and only there.
 func TestStatusSaysThatProductsRoundToTF32(t *testing.T) {
 	for kind, want := range map[string]string{job.KindGPU: "tf32", "cpu": "f32"} {
