@@ -59,7 +59,7 @@ func newResumeCommand() *cobra.Command {
 		Long: `Restart jobs that failed or were cancelled, from their last committed round. A job that waits, for a full disk or
 missing files, tries again at once; it does so by itself as well when what it waits for has passed.
 
-With --stages and --pipelines a job that has ended goes on with other counts, from the same round: what it has learned is cut
+With --stages, --pipelines and --groups a job that has ended goes on with other counts, from the same round: what it has learned is cut
 anew, and its data go on where they were. Counts that do not fit are refused, with the nearest that do. With --dry-run the
 command only says what they would take, and whether the round can be read.
 
@@ -77,8 +77,8 @@ answer is an API status, or a list of them for several jobs.`,
 			return usagef("resume: rounds count from 1; to start over use --from-start")
 		case len(c.args) > 1 && r.FromRound > 0:
 			return usagef("resume: --from-round is of one job")
-		case c.flags.Changed("stages") && r.Stages < 1 || c.flags.Changed("pipelines") && r.Pipelines < 1:
-			return usagef("resume: --stages and --pipelines are at least 1")
+		case c.flags.Changed("stages") && r.Stages < 1 || c.flags.Changed("pipelines") && r.Pipelines < 1 || c.flags.Changed("groups") && r.Groups < 1:
+			return usagef("resume: --stages, --pipelines and --groups are at least 1")
 		}
 		return c.each(func(ref string) (api.JobStatus, string, error) {
 			s, err := c.client.Resume(c.ctx, ref, r)
@@ -95,6 +95,7 @@ answer is an API status, or a list of them for several jobs.`,
 	cmd.Flags().BoolVar(&r.FromStart, "from-start", false, "start over and give every round up")
 	cmd.Flags().IntVar(&r.Stages, "stages", 0, "go on with so many stages")
 	cmd.Flags().IntVar(&r.Pipelines, "pipelines", 0, "go on with so many pipelines")
+	cmd.Flags().IntVar(&r.Groups, "groups", 0, "go on with the pipelines in so many groups, each on nodes of its own")
 	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "check the counts and the round, and change nothing")
 	return cmd
 }

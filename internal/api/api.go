@@ -353,6 +353,7 @@ type ResumeRequest struct {
 	FromStart bool   `json:"from_start,omitempty"` // give every round up
 	Stages    int    `json:"stages,omitempty"`     // go on with so many; 0: as before. The job must have ended
 	Pipelines int    `json:"pipelines,omitempty"`  // likewise
+	Groups    int    `json:"groups,omitempty"`     // likewise, of pipelines; 0: as before, or the most that divide other pipelines
 	DryRun    bool   `json:"dry_run,omitempty"`    // check the counts and what they take, and that the round can be read, and change nothing
 }
 

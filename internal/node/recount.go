@@ -13,11 +13,11 @@ import (
 
 // recount resolves a job for the counts that a request asks for, and prices it; nil where it asks for none. Nothing is changed.
 func (n *node) recount(j *cluster.Job, r api.ResumeRequest) (*spec.Spec, error) {
-	if r.Stages == 0 && r.Pipelines == 0 {
+	if r.Stages == 0 && r.Pipelines == 0 && r.Groups == 0 {
 		return nil, nil
 	}
-	if r.Stages < 0 || r.Pipelines < 0 {
-		return nil, api.Errorf(http.StatusBadRequest, "resume job %s: %d stages and %d pipelines: at least 1 of each", j.ID, r.Stages, r.Pipelines)
+	if r.Stages < 0 || r.Pipelines < 0 || r.Groups < 0 {
+		return nil, api.Errorf(http.StatusBadRequest, "resume job %s: %d stages, %d pipelines and %d groups: at least 1 of each", j.ID, r.Stages, r.Pipelines, r.Groups)
 	}
 	if !j.State.Ended() {
 		return nil, api.Errorf(http.StatusConflict, "resume job %s: it is %s, and its counts change only once it has ended; "+
@@ -27,7 +27,7 @@ func (n *node) recount(j *cluster.Job, r api.ResumeRequest) (*spec.Spec, error) 
 	if err != nil {
 		return nil, err
 	}
-	changed, problems := s.Recount(spec.Counts{Stages: r.Stages, Pipelines: r.Pipelines}, spec.Facts{
+	changed, problems := s.Recount(spec.Counts{Stages: r.Stages, Pipelines: r.Pipelines, Groups: r.Groups}, spec.Facts{
 		Cores: len(n.config.Cores), MemoryBytes: n.memory(), Hosts: n.hosts(), GPUs: n.gpus.GPUs(), NoGPU: n.noGPU(),
 	})
 	if len(problems) == 0 {
@@ -47,6 +47,7 @@ func (n *node) whenChecked(ctx context.Context, j *cluster.Job, recounted *spec.
 	s, err := n.Job(ctx, j.ID)
 	if recounted != nil {
 		s.Reason = "would go on " + counts(recounted)
+		s.Groups = recounted.Groups()
 		s.Stages, s.Pipelines, s.Warnings = int(recounted.Job.Stages), int(recounted.Job.Pipelines), append([]string{}, recounted.Warnings...)
 		s.PredictedHostBytes = recounted.HostBytes()
 	}
@@ -55,6 +56,10 @@ func (n *node) whenChecked(ctx context.Context, j *cluster.Job, recounted *spec.
 
 // counts says with what a job goes on.
 func counts(s *spec.Spec) string {
-	return fmt.Sprintf("with %s and %s, in %s of memory", words.Count(int(s.Job.Stages), "stage"), words.Count(int(s.Job.Pipelines), "pipeline"),
+	groups := ""
+	if s.Groups() > 1 {
+		groups = fmt.Sprintf(" in %d groups", s.Groups())
+	}
+	return fmt.Sprintf("with %s and %s%s, in %s of memory", words.Count(int(s.Job.Stages), "stage"), words.Count(int(s.Job.Pipelines), "pipeline"), groups,
 		words.Bytes(s.HostBytes()))
 }

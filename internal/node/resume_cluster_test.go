@@ -8,7 +8,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 )
 
-// TestAJobWhoseShardsLieOnOtherNodesIsResumed by the node that leads and has none of them: as it was, and with other counts.
+// TestAJobWhoseShardsLieOnOtherNodesIsResumed by the node that leads and has none of them: as it was, with other counts, and in groups.
 func TestAJobWhoseShardsLieOnOtherNodesIsResumed(t *testing.T) {
 	t.Parallel()
 	all := form(t, 3)
@@ -47,8 +47,16 @@ func TestAJobWhoseShardsLieOnOtherNodesIsResumed(t *testing.T) {
 	if now.Stages != 1 || now.Pipelines != 1 || !strings.Contains(now.Reason, "resumed from round") {
 		t.Errorf("%d stages, %d pipelines: %s", now.Stages, now.Pipelines, now.Reason)
 	}
+	was := cancel()
+	if would, err := lead.Client.Resume(t.Context(), id, api.ResumeRequest{Pipelines: 2, Groups: 2, DryRun: true}); err != nil || would.Groups != 2 ||
+		!strings.Contains(would.Reason, "2 pipelines in 2 groups") {
+		t.Errorf("a dry run in groups says %d groups: %s (%v)", would.Groups, would.Reason, err)
+	}
+	if now := resume(was, api.ResumeRequest{Pipelines: 2, Groups: 2}); now.Groups != 2 || len(now.Placement) != 2 || now.Placement[0].Node == now.Placement[1].Node {
+		t.Errorf("it goes on in %d groups, on %v", now.Groups, now.Placement)
+	}
 	a, err := others[0].Client.Audit(t.Context(), id)
-	if err != nil || !a.Exact || len(a.Stretches) != 3 || len(a.Stretches[2].Pipelines) != 1 {
+	if err != nil || !a.Exact || len(a.Stretches) != 4 || len(a.Stretches[2].Pipelines) != 1 || len(a.Stretches[3].Pipelines) != 2 {
 		t.Errorf("the samples behind it are %+v (%v)", a, err)
 	}
 }

@@ -117,4 +117,12 @@ func TestAJobGoesOnWithFewerGroups(t *testing.T) {
 	if len(problems) > 0 || other.Groups() != 2 {
 		t.Errorf("with 4 pipelines there are %d groups of 3: %v", other.Groups(), problems)
 	}
+	for _, groups := range []int{1, 2} {
+		if other, problems := s.Recount(spec.Counts{Groups: groups}, spec.Facts{Cores: 2}); len(problems) > 0 || other.Groups() != groups || other.Job.Pipelines != 6 {
+			t.Errorf("in %d groups: %+v, %v", groups, other, problems)
+		}
+	}
+	if _, problems := s.Recount(spec.Counts{Groups: 4}, spec.Facts{Cores: 2}); len(problems) != 1 || problems[0].Key != "groups" || problems[0].Nearest != "3" {
+		t.Errorf("6 pipelines in 4 groups: %v", problems)
+	}
 }

@@ -27,7 +27,7 @@ const mostCount = 1024
 func (s *Spec) Recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 	s = s.admitted()
 	if s.Job.Open() {
-		return nil, refusal("stages", "", "its counts are not chosen yet; resume it without --stages and --pipelines")
+		return nil, refusal("stages", "", "its counts are not chosen yet; resume it without --stages, --pipelines and --groups")
 	}
 	was := Counts{Stages: int(s.Job.Stages), Pipelines: int(s.Job.Pipelines)}
 	if c.Stages == 0 {
@@ -43,6 +43,9 @@ func (s *Spec) Recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 		if one.count < 1 || one.count > mostCount {
 			return nil, refusal(one.key, "", "%s: %d; want 1 to %d, as in a job file", one.key, one.count, mostCount)
 		}
+	}
+	if c.Groups > 1 && c.Pipelines%c.Groups != 0 {
+		return nil, refusal("groups", strconv.Itoa(divisor(c.Pipelines, c.Groups)), "groups: %d pipelines cannot be in %d groups of equal size", c.Pipelines, c.Groups)
 	}
 	if f.Model == nil {
 		m, err := s.BuildModel()
@@ -69,6 +72,15 @@ func (s *Spec) Recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 		return nil, problems
 	}
 	return out, nil
+}
+
+// divisor is the largest divisor of n below most.
+func divisor(n, most int) int {
+	most--
+	for n%most != 0 {
+		most--
+	}
+	return most
 }
 
 func refusal(key, nearest, format string, args ...any) strictyaml.Problems {
