@@ -99,8 +99,8 @@ type Shards interface {
 	Size(ctx context.Context, d shard.Digest) (int64, error)
 	// Collect takes shards out that nobody needs (shard.Store). The agent decides where those go that nobody expected.
 	Collect(ctx context.Context, c shard.Collection) (removed []shard.Digest, err error)
-	// Fetch makes a shard durable here that has so many bytes: it reads it from the first of these nodes that has it whole. One that
-	// is here whole is not read again. Fetch may be asked for again after any error; one that is an obstacle (obstacle.Of) may pass.
+	// Fetch makes a shard durable here that has so many bytes: it reads it from the first of these nodes that has it whole, and with it what goes with
+	// the model that the shard names, where that can be had. One that is here whole is not read again. Fetch may be asked for again after any error; one that is an obstacle (obstacle.Of) may pass.
 	Fetch(ctx context.Context, d shard.Digest, bytes int64, from []string) error
 	// Open opens a shard without looking into it, and returns its length. The caller closes it.
 	Open(ctx context.Context, d shard.Digest) (io.ReadCloser, int64, error)

@@ -2,13 +2,18 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
@@ -74,6 +79,7 @@ func (s *localShards) fetch(ctx context.Context, d shard.Digest, bytes int64, fr
 		return fmt.Errorf("fetch shard %s: it has %d bytes, %d were asked for", d, size, bytes)
 	}
 	if err == nil {
+		s.accompany(ctx, d, from)
 		return nil
 	}
 	if _, damaged := errors.AsType[*shard.DamagedError](err); !damaged && !errors.Is(err, fs.ErrNotExist) {
@@ -90,6 +96,7 @@ func (s *localShards) fetch(ctx context.Context, d shard.Digest, bytes int64, fr
 	for _, node := range from {
 		err := s.fetchFrom(ctx, d, bytes, node)
 		if err == nil {
+			s.accompany(ctx, d, append([]string{node}, from...))
 			return nil
 		}
 		if _, theirs := errors.AsType[*shard.SourceError](err); !theirs || ctx.Err() != nil {
@@ -133,6 +140,53 @@ func (s *localShards) fetchFrom(ctx context.Context, d shard.Digest, bytes int64
 		err = theirs(silent)
 	}
 	_ = r.Close() // only read
+	return err
+}
+
+// accompany brings what goes with the model that a shard names and that is not here, from the first node that has it: a model whose shards alone were
+// copied could not be exported. What cannot be had is said: the shard is a copy without it, too.
+func (s *localShards) accompany(ctx context.Context, d shard.Digest, from []string) {
+	header, err := s.Header(d)
+	if err != nil {
+		return // whoever reads it says so
+	}
+	var meta struct{ Companions map[string]string }
+	if json.Unmarshal(header.Meta, &meta) != nil {
+		return // of another writer
+	}
+	dir := control.ModelDir(s.agent.dir(s.job))
+	for name, digest := range meta.Companions {
+		if _, err := os.Stat(checkpoint.ObjectPath(dir, digest)); err == nil {
+			continue
+		}
+		if err := s.companion(ctx, dir, digest, from); err != nil && ctx.Err() == nil {
+			s.agent.config.Log.Warn("what goes with a model was not copied with its shard", zap.String("job", s.job), zap.String("file", name), zap.Error(err))
+		}
+	}
+}
+
+// companion brings one file that goes with a model.
+func (s *localShards) companion(ctx context.Context, dir, digest string, from []string) error {
+	err := errors.New("no node is known to have it")
+	for _, node := range from {
+		var peer Agent
+		var text []byte
+		if peer, err = s.agent.peer(node); err != nil {
+			continue
+		}
+		path := checkpoint.ObjectPath(dir, digest)
+		if text, err = peer.Companion(ctx, s.job, filepath.Base(path)); err != nil {
+			continue
+		}
+		if checkpoint.ObjectDigest(text) != digest {
+			err = fmt.Errorf("node %s: its file is not %s", node, digest)
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return err
+		}
+		return checkpoint.WriteFile(path, text, 0o640)
+	}
 	return err
 }
 

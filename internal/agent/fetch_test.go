@@ -29,6 +29,14 @@ type source struct {
 
 	open  func(ctx context.Context) (io.ReadCloser, int64, error)
 	asked atomic.Int32
+	files map[string][]byte // that go with the model
+}
+
+func (s *source) Companion(_ context.Context, _, name string) ([]byte, error) {
+	if text, ok := s.files[name]; ok {
+		return text, nil
+	}
+	return nil, fs.ErrNotExist
 }
 
 func (s *source) Shards(string) agent.Shards { return sourceShards{source: s} }
@@ -85,8 +93,14 @@ func fetcher(t *testing.T, peers map[string]*source) *agent.Local {
 // aShard is the text of a shard.
 func aShard(t *testing.T) (shard.Digest, []byte) {
 	t.Helper()
+	return shardWith(t, nil)
+}
+
+// shardWith is the text of a shard with metadata.
+func shardWith(t *testing.T, meta []byte) (shard.Digest, []byte) {
+	t.Helper()
 	var text bytes.Buffer
-	h := &shard.Header{Job: "1", Stages: 1, Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: 1000}}}
+	h := &shard.Header{Job: "1", Stages: 1, Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: 1000}}, Meta: meta}
 	if err := shard.Encode(t.Context(), &text, h, [][]float32{make([]float32, 1000)}); err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +147,28 @@ func TestAShardIsFetchedFromTheFirstNodeThatHasIt(t *testing.T) {
 			t.Errorf("the good node was asked %d times, the one after it %d times", good, spare)
 		}
 	})
+}
+
+// TestWhatGoesWithAModelIsCopiedWithItsShards, from whichever node has it as the shard says; without it the shard is a copy all the same.
+func TestWhatGoesWithAModelIsCopiedWithItsShards(t *testing.T) {
+	card := []byte("the card")
+	digest := checkpoint.ObjectDigest(card)
+	d, text := shardWith(t, fmt.Appendf(nil, `{"companions":{"avgpipe.json":%q}}`, digest))
+	bare, changed, whole := sends(text, len(text)), sends(text, len(text)), sends(text, len(text))
+	changed.files = map[string][]byte{digest + ".object": []byte("another")}
+	whole.files = map[string][]byte{digest + ".object": card}
+	a := fetcher(t, map[string]*source{"bare": bare, "changed": changed, "whole": whole})
+	for _, c := range []struct {
+		from []string
+		want []byte
+	}{{[]string{"bare", "changed"}, nil}, {[]string{"bare", "changed", "whole"}, card}} {
+		if err := a.Shards("1").Fetch(t.Context(), d, int64(len(text)), c.from); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := a.Companion(t.Context(), "1", digest+".object"); !bytes.Equal(got, c.want) || (err == nil) != (c.want != nil) {
+			t.Errorf("from %v: %q, %v", c.from, got, err)
+		}
+	}
 }
 
 func TestFetchesOfOneShardJoin(t *testing.T) {
