@@ -17,12 +17,13 @@ func newDrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
 		Short: "Place nothing new on a node",
-		Long: `Place nothing new on a node, as before its host is upgraded; its jobs go elsewhere once they have committed. With --wait the command returns
-when nothing runs there any more. avgpipectl nodes resume takes it back. It is for administrators.`,
+		Long: `Place nothing new on a node, as before its host is upgraded; its jobs go elsewhere once they have committed, and shards that only it has are copied to
+other nodes. With --wait the command returns when nothing runs there any more and that is done; where no other node takes copies, it says of which
+jobs there are none. avgpipectl nodes resume takes the node back. It is for administrators.`,
 		Example: `  avgpipectl nodes drain node2 --wait --reason "new disk"`,
 	}
 	reason := cmd.Flags().String("reason", "", "`WHY`, for others who look at the nodes")
-	wait := cmd.Flags().Bool("wait", false, "wait until nothing runs there any more")
+	wait := cmd.Flags().Bool("wait", false, "wait until nothing runs there any more, and nothing is only there")
 	return daemonVerb(cmd, func(c *call) error {
 		nodes, err := c.client.Drain(c.ctx, c.args[0], api.DrainRequest{Reason: *reason})
 		for err == nil && *wait && !isDrained(nodes, c.args[0]) {
@@ -37,7 +38,7 @@ when nothing runs there any more. avgpipectl nodes resume takes it back. It is f
 	})
 }
 
-// isDrained reports whether nothing runs on a node, or that it is gone.
+// isDrained reports whether a node is drained, or that it is gone.
 func isDrained(nodes []api.NodeStatus, name string) bool {
 	i := slices.IndexFunc(nodes, func(n api.NodeStatus) bool { return n.ID == name })
 	return i < 0 || nodes[i].State == api.NodeDrained

@@ -221,6 +221,8 @@ type NodeStatus struct {
 	RoundTripS float64 `json:"round_trip_s,omitempty"`
 	// Reason is why it is drained; else why it is down or suspect, as far as the node that leads knows.
 	Reason string `json:"reason,omitempty"`
+	// Alone are the jobs of whose last committed round only it has shards, where it is being drained. They are copied to other nodes.
+	Alone []string `json:"alone,omitempty"`
 	// GFLOPs is what a core does in a second, as measured; 0: that is not known.
 	GFLOPs float64 `json:"gflops,omitempty"`
 	// Links are those to other nodes that were measured.
@@ -255,7 +257,7 @@ const (
 	NodeSuspect  NodeState = "suspect"  // it has not answered for a moment, or only some reach it
 	NodeDown     NodeState = "down"     // the others do not reach it, and it does not answer
 	NodeDraining NodeState = "draining" // nothing new is placed there
-	NodeDrained  NodeState = "drained"  // and nothing runs there any more
+	NodeDrained  NodeState = "drained"  // and nothing runs there any more, nor is anything only there that another node could have
 	NodeUnknown  NodeState = "unknown"
 )
 

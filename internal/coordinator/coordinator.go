@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
@@ -85,11 +86,12 @@ type Coordinator struct {
 
 	// Of the goroutine of Run.
 	jobs     map[string]*observed
-	seen     map[string]*seen // by node
-	recopyAt time.Time        // when copies are counted next
-	answered []chan struct{}  // to be closed when what was asked for is published
-	reserved placement        // of tunings that belong to no job
-	ticked   time.Time        // when the last tick was
+	seen     map[string]*seen           // by node
+	recopyAt time.Time                  // when copies are counted next
+	uncopied map[shard.Digest]time.Time // shards that could not be copied, and when they are tried again
+	answered []chan struct{}            // to be closed when what was asked for is published
+	reserved placement                  // of tunings that belong to no job
+	ticked   time.Time                  // when the last tick was
 	ways     links
 }
 
@@ -112,7 +114,7 @@ func newOn(c Config, h host) *Coordinator {
 	nodes := newMembers(c.Nodes())
 	out := &Coordinator{
 		config: c, raft: c.Raft, here: nodes.all[0], log: c.Log, specs: &spec.Cache{}, host: h, background: background, end: end, stopping: stopping, stop: stop,
-		calls: make(chan func(), 64), jobs: map[string]*observed{}, seen: map[string]*seen{},
+		calls: make(chan func(), 64), jobs: map[string]*observed{}, seen: map[string]*seen{}, uncopied: map[shard.Digest]time.Time{},
 		ways: links{known: map[[2]string]Link{}, failed: map[[2]string]time.Time{}},
 	}
 	out.members.Store(nodes)

@@ -24,6 +24,7 @@ const (
 	copySpeed = 10 << 20         // bytes a second of the largest shard; after that it has those that there are
 
 	recopyEvery = 5 * time.Second // between looks for shards of which there are too few copies
+	recopyAgain = time.Minute     // before one is tried again that could not be copied, so that others have their turn
 	recopyAfter = time.Minute     // that a node is gone before what it has is copied elsewhere: one that is started anew is back before
 )
 
@@ -213,12 +214,14 @@ func (a *act) reachable(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return a.away[name] != "" })
 }
 
-// recopy makes new copies of shards of which too few nodes are left, in the background, one at a time for each node that gets some.
+// recopy makes new copies of shards of which too few nodes are left, in the background, one at a time for each node that gets some. A node that is drained
+// is about to go: what it has does not count. Of a job with one copy of each shard, what it needs goes where it is placed while it runs.
 func (c *Coordinator) recopy(state *cluster.State, now time.Time) {
 	if nodes := c.nodes(); len(nodes) < 2 || now.Before(c.recopyAt) {
 		return
 	}
 	c.recopyAt = now.Add(recopyEvery)
+	maps.DeleteFunc(c.uncopied, func(_ shard.Digest, at time.Time) bool { return !now.Before(at) })
 	away := c.unreached()
 	var open []Node
 	for _, n := range c.nodes() {
@@ -228,10 +231,10 @@ func (c *Coordinator) recopy(state *cluster.State, now time.Time) {
 	}
 	for _, j := range state.Jobs() {
 		s, err := c.Spec(j)
-		if err != nil || s.Job.Center.Replicas < 2 {
+		if o := c.jobs[j.ID]; err != nil || s.Job.Center.Replicas < 2 && o != nil && (o.lives() || o.acting) {
 			continue
 		}
-		for _, m := range j.Committed {
+		for _, m := range slices.Backward(j.Committed) {
 			for _, ref := range m.Shards {
 				c.recopyShard(j, m.Round, ref, min(s.Job.Center.Replicas, len(open)), open, now)
 			}
@@ -259,7 +262,7 @@ func (c *Coordinator) recopyShard(j *cluster.Job, round uint64, ref cluster.Shar
 			count++
 		}
 	}
-	if count >= want || len(from) == 0 {
+	if _, failed := c.uncopied[ref.Digest]; count >= want || len(from) == 0 || failed {
 		return
 	}
 	for _, n := range open {
@@ -277,7 +280,7 @@ func (c *Coordinator) recopyShard(j *cluster.Job, round uint64, ref cluster.Shar
 				at.copying = false
 				c.recopyAt = c.now()
 				if err != nil {
-					at.copyAt = c.now().Add(copyPause)
+					at.copyAt, c.uncopied[ref.Digest] = c.now().Add(copyPause), c.now().Add(recopyAgain)
 					c.log.Warn("copy a shard of which there are too few", zap.String("job", j.ID), zap.Uint64("round", round), zap.String("node", n.Name), zap.Error(err))
 					return
 				}

@@ -86,6 +86,50 @@ func TestANodeThatIsDrainedTakesCopiesWhereNoOtherCan(t *testing.T) {
 	})
 }
 
+// TestWhatOnlyADrainedNodeHasIsCopied, also of a job that keeps one copy, and though another shard of it cannot be read.
+func TestWhatOnlyADrainedNodeHasIsCopied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		r.change(0, func(n *coordinator.Node) { n.Draining = true })
+		r.change(2, func(n *coordinator.Node) { n.Draining = true })
+		one := func(j *job.Job) { j.Stages, j.Center.Keep = 1, 2 }
+		lost, id := r.submitWith("lost", 450, one), r.submitWith("good", 450, one)
+		for _, of := range []string{lost, id} {
+			for _, m := range r.until(of, "ends", ended).Committed {
+				if nodes := m.Shards[0].Nodes; !slices.Equal(nodes, []string{"b"}) {
+					t.Fatalf("round %d of job %s is on %v", m.Round, of, nodes)
+				}
+			}
+		}
+		j, err := r.raft.State().Job(lost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(r.shardPath(1, lost, j.LastCommitted().Shards[0].Digest)); err != nil {
+			t.Fatal(err)
+		}
+		r.change(1, func(n *coordinator.Node) { n.Draining = true })
+		time.Sleep(10 * time.Minute)
+		for _, m := range r.until(id, "has ended", ended).Committed {
+			if nodes := m.Shards[0].Nodes; len(nodes) != 1 {
+				t.Errorf("no other node takes copies, and round %d is on %v", m.Round, nodes)
+			}
+		}
+		r.change(2, func(n *coordinator.Node) { n.Draining = false })
+		onC := func(m *cluster.Manifest) bool { return slices.Contains(m.Shards[0].Nodes, "c") }
+		r.until(id, "is on c", func(j *cluster.Job) bool {
+			return !slices.ContainsFunc(j.Committed, func(m *cluster.Manifest) bool { return !onC(m) })
+		})
+		for _, m := range r.until(id, "has ended", ended).Committed {
+			if _, err := r.at(2).Shards(id).Verify(t.Context(), m.Shards[0].Digest); err != nil {
+				t.Errorf("round %d: %v", m.Round, err)
+			}
+		}
+		r.until(lost, "has its other round on c", func(j *cluster.Job) bool { return onC(j.Committed[0]) && !onC(j.LastCommitted()) })
+	})
+}
+
 // placementNode is the index of the node that has a stage.
 func placementNode(r *rig, id string, stage int) int {
 	for i, n := range r.members() {

@@ -52,14 +52,45 @@ func (n *node) Nodes(context.Context) ([]api.NodeStatus, error) {
 		}
 		s.Jobs = slices.Sorted(slices.Values(append([]string{}, jobs[node.Name]...)))
 		s.Reason, s.Links = cmp.Or(node.Reason, s.Reason), linksOf(published.Links, node.Name, now)
+		if node.Draining {
+			s.Alone = ids(n.onlyOn(node.Name))
+		}
 		if node.Draining && s.State == api.NodeAlive {
-			if s.State = api.NodeDraining; len(s.Jobs) == 0 && n.Leads() {
-				s.State = api.NodeDrained
-			}
+			s.State = api.NodeDraining
 		}
 		all = append(all, s)
 	}
+	if n.Leads() {
+		settleDrained(all)
+	}
 	return all, nil
+}
+
+// settleDrained says of nodes that are being drained whether they are: nothing runs there any more, and what only they have of jobs is copied, unless no
+// other node takes copies. It says for which copies it waits.
+func settleDrained(all []api.NodeStatus) {
+	takes := slices.ContainsFunc(all, func(s api.NodeStatus) bool { return s.State == api.NodeAlive })
+	for i := range all {
+		s := &all[i]
+		if len(s.Alone) > 0 {
+			then := "these are being copied to other nodes"
+			if !takes {
+				then = "no other node takes copies now"
+			}
+			s.Reason += fmt.Sprintf("; only it has shards of the last committed rounds of jobs %s: %s", strings.Join(s.Alone, ", "), then)
+		}
+		if s.State == api.NodeDraining && len(s.Jobs) == 0 && (len(s.Alone) == 0 || !takes) {
+			s.State = api.NodeDrained
+		}
+	}
+}
+
+// ids are those of jobs.
+func ids(jobs []*cluster.Job) (all []string) {
+	for _, j := range jobs {
+		all = append(all, j.ID)
+	}
+	return all
 }
 
 // linksOf are the links of a node of which something is known but that they are there, by the other node.
@@ -171,23 +202,29 @@ func notRemovable(all []api.NodeStatus, s *api.NodeStatus, force bool) string {
 	return ""
 }
 
-// losesWith says which jobs' models go with a node: where it alone has a shard of a last committed round, which is in no bucket; "" where there is none.
+// losesWith says which jobs' models go with a node; "" where there is none.
 func (n *node) losesWith(name string) string {
 	var jobs []string
-	for _, j := range onlyOn(n.raft.State(), name) {
-		s, err := n.coordinator().Spec(j)
-		if err == nil {
-			if store := n.archives.describe(j, s); store != nil && store.Round >= j.CommittedRound() {
-				continue
-			}
-		}
+	for _, j := range n.onlyOn(name) {
 		jobs = append(jobs, fmt.Sprintf("%s (%s)", j.ID, j.Name))
 	}
 	if len(jobs) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("only it has shards of the last committed rounds of jobs %s, which would be lost: export what is to be kept while it is up "+
-		"(avgpipectl export JOB), then say --force", strings.Join(jobs, ", "))
+	return fmt.Sprintf("only it has shards of the last committed rounds of jobs %s, which would be lost: bring it up and drain it with --wait, which has them copied "+
+		"to other nodes; or say --force", strings.Join(jobs, ", "))
+}
+
+// onlyOn are the jobs of whose last committed round, which is in no bucket, a node alone has a shard.
+func (n *node) onlyOn(name string) []*cluster.Job {
+	return slices.DeleteFunc(onlyOn(n.raft.State(), name), func(j *cluster.Job) bool {
+		s, err := n.coordinator().Spec(j)
+		if err != nil {
+			return false
+		}
+		store := n.archives.describe(j, s)
+		return store != nil && store.Round >= j.CommittedRound()
+	})
 }
 
 // onlyOn are the jobs of whose last committed round a node has a shard that no other member has.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +77,29 @@ func TestTheOldestNodeSaysWhichCommandsThereAre(t *testing.T) {
 	} {
 		if got := oldestCommands(nodes, c.heard, "v2"); got != c.want {
 			t.Errorf("%s: %d; want %d", what, got, c.want)
+		}
+	}
+}
+
+// TestANodeIsDrainedOnceNothingIsOnlyThere, or where no other node takes copies.
+func TestANodeIsDrainedOnceNothingIsOnlyThere(t *testing.T) {
+	t.Parallel()
+	other := func(s api.NodeState) api.NodeStatus { return api.NodeStatus{ID: "n2", State: s} }
+	for what, c := range map[string]struct {
+		node, other api.NodeStatus
+		want        api.NodeState
+		says        string
+	}{
+		"nothing is there":     {api.NodeStatus{Reason: "root drains it"}, other(api.NodeAlive), api.NodeDrained, "root drains it"},
+		"a job runs there":     {api.NodeStatus{Jobs: []string{"3"}}, other(api.NodeAlive), api.NodeDraining, ""},
+		"shards are to go":     {api.NodeStatus{Alone: []string{"3", "4"}}, other(api.NodeAlive), api.NodeDraining, "jobs 3, 4: these are being copied"},
+		"none takes copies":    {api.NodeStatus{Alone: []string{"3"}}, other(api.NodeDown), api.NodeDrained, "jobs 3: no other node takes copies now"},
+		"the other is drained": {api.NodeStatus{Alone: []string{"3"}}, other(api.NodeDraining), api.NodeDrained, "no other node takes copies now"},
+	} {
+		c.node.State = api.NodeDraining
+		all := []api.NodeStatus{c.node, c.other}
+		if settleDrained(all); all[0].State != c.want || !strings.Contains(all[0].Reason, c.says) || (len(c.node.Alone) == 0) != (all[0].Reason == c.node.Reason) {
+			t.Errorf("%s: %s: %q; want %s: %q", what, all[0].State, all[0].Reason, c.want, c.says)
 		}
 	}
 }
