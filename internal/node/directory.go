@@ -155,10 +155,36 @@ func (n *node) peer(name string) (agent.Agent, error) {
 	if name == n.id {
 		return n.agent, nil
 	}
-	if _, err := n.raft.State().Node(name); err != nil {
+	if err := n.knows(name, memberWait); err != nil {
 		return nil, fmt.Errorf("%w: %w", agent.ErrUnreachable, err)
 	}
 	return n.member.agent(name, n.raft.Term), nil
+}
+
+// A daemon that has just started answers the node that leads as soon as that has been heard of, and may have the state of the cluster a moment later.
+const (
+	startsFor  = 10 * time.Second // after its start it waits for members that it does not know
+	memberWait = 2 * time.Second  // for each question
+)
+
+// knows returns nil where a node is a member, after a wait where this one has just started.
+func (n *node) knows(name string, wait time.Duration) error {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		state, changed := n.raft.Changed()
+		_, err := state.Node(name)
+		if err == nil || n.Leads() || time.Since(n.started) > startsFor {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return err
+		case <-n.raft.Failed():
+			return err
+		}
+	}
 }
 
 // agentHandler answers the node that leads.
