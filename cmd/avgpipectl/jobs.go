@@ -64,7 +64,8 @@ anew, and its data go on where they were. Counts that do not fit are refused, wi
 command only says what they would take, and whether the round can be read.
 
 With --from-round the job starts from an older round that is still kept, and newer ones are given up; with
---from-start all of them are. Shards of rounds that are given up stay in the job's quarantine for a while. With -o json the
+--from-start all of them are. Shards of rounds that are given up stay in the quarantine of the job for a while, on each node
+that has them. With -o json the
 answer is an API status, or a list of them for several jobs.`,
 		Example: `  avgpipectl resume my-job
   avgpipectl resume my-job --from-round 300

@@ -178,3 +178,38 @@ func TestAJobWaitsForShardsWhereTheyShouldBe(t *testing.T) {
 		}
 	})
 }
+
+// TestRoundsThatAPersonGivesUpAreKeptAside on every node that has shards of them.
+func TestRoundsThatAPersonGivesUpAreKeptAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer r.end()
+		id := r.submitWith("long", 1e6, func(j *job.Job) { j.Stages, j.Center.Replicas, j.Center.Keep = 3, 2, 2 })
+		r.until(id, "has two rounds", func(j *cluster.Job) bool { return len(j.Committed) == 2 })
+		if _, err := r.raft.Apply(t.Context(), &cluster.RequestCancel{Job: id, Reason: "cancelling"}); err != nil {
+			t.Fatal(err)
+		}
+		was := r.until(id, "ends", ended)
+		older, newest := was.Committed[len(was.Committed)-2], was.LastCommitted()
+		if _, err := r.raft.Apply(t.Context(), &cluster.ResumeJob{Job: id, Generation: was.Generation, Round: older.Round, Reason: "resumed"}); err != nil {
+			t.Fatal(err)
+		}
+		r.until(id, "commits further", func(j *cluster.Job) bool { return j.CommittedRound() > newest.Round })
+		kept := map[string]int{}
+		for k, s := range newest.Shards {
+			if len(s.Nodes) != 2 {
+				t.Fatalf("the shard of stage %d is on %v", k, s.Nodes)
+			}
+			for i, n := range r.members() {
+				aside, err := filepath.Glob(filepath.Join(control.QuarantineDir(agent.JobDir(r.at(i).state, id)), "*", shard.File(s.Digest)))
+				if err != nil || len(aside) > 1 || (len(aside) == 1) != slices.Contains(s.Nodes, n.Name) {
+					t.Errorf("the shard of stage %d was on %v; aside on %s: %v, %v", k, s.Nodes, n.Name, aside, err)
+				}
+				kept[n.Name] += len(aside)
+			}
+		}
+		if len(kept) != 3 || kept["a"]+kept["b"]+kept["c"] != 6 {
+			t.Errorf("kept aside: %v", kept)
+		}
+	})
+}
