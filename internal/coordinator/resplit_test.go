@@ -234,3 +234,21 @@ func TestAJobAllOfWhoseNodesAreAwayIsNotSplitAnew(t *testing.T) {
 		}
 	})
 }
+
+// TestALeaderThatNeverHeardOfALostNodeSplitsItsJobAnew, and does not take it for one that asks for more than there is, which would have all of it on one node.
+func TestALeaderThatNeverHeardOfALostNodeSplitsItsJobAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b", "c")
+		defer func() { r.end() }()
+		id := r.submitModel(3, asItIs)
+		r.until(id, "has copies", twice(2))
+		r.leave()
+		r.change(2, func(n *coordinator.Node) { n.Cores = nil })
+		r.lose(2)
+		r.start()
+		j := r.until(id, "goes on with two stages", r.with(2))
+		if !strings.Contains(j.Reason, "split anew, from 3 stages into 2: node c is gone") {
+			t.Error(j.Reason)
+		}
+	})
+}

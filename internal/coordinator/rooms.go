@@ -20,9 +20,11 @@ func (c *Coordinator) rooms(s snapshot) []placer.Node {
 	for _, n := range nodes {
 		rooms = append(rooms, placer.Node{
 			Name: n.Name, Cores: free[n.Name].cores, GPUs: free[n.Name].gpus, Bytes: n.MemoryBytes, Excluded: c.shut(n), Speed: speedOf(n.GFLOPs, nodes[0].GFLOPs),
-			All: placer.Capacity{Cores: len(n.Cores), GPUs: len(all[n.Name].gpus), Bytes: n.MemoryBytes},
+			All:     placer.Capacity{Cores: len(n.Cores), GPUs: len(all[n.Name].gpus), Bytes: n.MemoryBytes},
+			Unknown: len(n.Cores) == 0 && !n.Reach.Down,
 		})
 	}
+	c.recall(rooms, s.jobs)
 	for _, o := range s.jobs {
 		if !o.holdsCores() {
 			continue
@@ -50,6 +52,30 @@ func (c *Coordinator) rooms(s snapshot) []placer.Node {
 		}
 	}
 	return rooms
+}
+
+// recall gives nodes that nobody has heard of since this one leads, as those that were gone before, what jobs have had of them. Else a job that had
+// more than the others have would be taken for one that asks for more than there is.
+func (c *Coordinator) recall(rooms []placer.Node, jobs []*observed) {
+	for i := range rooms {
+		n := &rooms[i]
+		if n.All.Cores > 0 {
+			continue
+		}
+		cores, gpus := map[int]bool{}, map[string]bool{}
+		for _, o := range jobs {
+			if o.Generation == 0 || o.State.Ended() {
+				continue
+			}
+			for _, core := range o.place().cores(n.Name) {
+				cores[core] = true
+			}
+			for _, uuid := range o.place().gpus(n.Name) {
+				gpus[uuid] = true
+			}
+		}
+		n.All.Cores, n.All.GPUs = len(cores), len(gpus)
+	}
 }
 
 // speedStep is how much faster a node must be to be taken for faster: measurements of one host differ by less.

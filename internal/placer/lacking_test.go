@@ -13,3 +13,16 @@ func TestAJobIsNotSqueezedOntoANodeBecauseOthersLackItsFiles(t *testing.T) {
 		t.Error("with the data it has no room")
 	}
 }
+
+// TestAJobIsNotSqueezedOntoANodeBeforeOthersAreKnown: they may have what it asks for.
+func TestAJobIsNotSqueezedOntoANodeBeforeOthersAreKnown(t *testing.T) {
+	j := Job{Devices: []int{0, 1, 2}, Threads: 1}
+	nodes := []Node{node("a", 1), {Name: "b", Excluded: "it was not asked yet", Unknown: true}}
+	if got, ok := j.fitted(nodes); ok || got.Whole != "" {
+		t.Errorf("beside a node that nobody knows it takes %q as a whole (%v)", got.Whole, ok)
+	}
+	nodes[1].Unknown = false
+	if got, ok := j.fitted(nodes); !ok || got.Whole != "a" {
+		t.Errorf("beside one that has nothing it takes %q as a whole (%v)", got.Whole, ok)
+	}
+}

@@ -18,6 +18,8 @@ type Node struct {
 	Speed float64
 	// Excluded says why no stage may go there; "": one may.
 	Excluded string
+	// Unknown says that nobody has heard yet what it has, and that it may have more than All.
+	Unknown bool
 }
 
 // Capacity is what a node has in all.

@@ -287,7 +287,7 @@ func (j Job) fitted(nodes []Node) (Job, bool) {
 	}
 	ready := j
 	ready.Lacking = nil
-	if Fits(ready, with) {
+	if Fits(ready, with) || slices.ContainsFunc(with, func(n Node) bool { return n.Unknown }) {
 		return j, false // until a node comes back, or has what the job reads
 	}
 	if j.Groups > 1 { // they would have to take as many nodes
