@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/prometheus/procfs"
 
 	"github.com/avgpipe/avgpipe/bench/internal/hosts"
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
@@ -113,30 +110,15 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 		err = w.start(ctx)
 	}
 	if err == nil {
+		err = w.ready(ctx)
+	}
+	if err == nil {
 		err = w.applyFaults(ctx, &p)
 	}
 	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.family == "missing" }) {
 		w.leftovers = nil // they may have been away at the start that would have removed them
 	}
-	if err == nil {
-		err = w.checkResults(ctx, references)
-	}
-	if err == nil && len(w.hosts) > 1 {
-		err = w.awaitWorkers(ctx)
-	}
-	if err == nil {
-		err = w.checkLeaks(ctx)
-	}
-	for _, j := range w.jobs {
-		err = errors.Join(append(j.problems, err)...)
-	}
-	if err = errors.Join(err, w.end(ctx)); err == nil {
-		err = w.checkLogs()
-	}
-	if err != nil {
-		err = errors.Join(err, w.save(o.keep, err))
-	}
-	return err
+	return w.finish(ctx, o.keep, references, err)
 }
 
 // prepare makes what faults need from the start.
@@ -159,12 +141,6 @@ func (w *testbed) prepare(ctx context.Context, events []event) (err error) {
 
 // applyFaults submits the jobs and applies the faults.
 func (w *testbed) applyFaults(ctx context.Context, p *plan) error {
-	if err := w.answers(ctx); err != nil {
-		return err
-	}
-	if err := w.noteUsage(ctx); err != nil {
-		return err
-	}
 	for _, k := range p.kinds {
 		id, err := w.submit(ctx, k)
 		if err != nil {
@@ -264,75 +240,4 @@ func (w *testbed) done(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// checkResults compares the results with those of undisturbed runs.
-func (w *testbed) checkResults(ctx context.Context, references map[string]result) error {
-	if err := w.answers(ctx); err != nil {
-		return err
-	}
-	for _, j := range w.jobs {
-		got, err := w.outcome(ctx, j)
-		if err != nil {
-			return err
-		}
-		want, known := references[j.kind.name]
-		if !known {
-			references[j.kind.name] = got
-		} else if got != want {
-			return fmt.Errorf("job %s (%s) ended with %+v, undisturbed with %+v", j.id, j.kind.name, got, want)
-		}
-	}
-	for _, path := range w.leftovers {
-		if _, err := os.Lstat(path); err == nil {
-			return fmt.Errorf("%s is still there, which a killed write left", path)
-		}
-	}
-	return nil
-}
-
-// end ends the daemons in order and checks that nothing is left.
-func (w *testbed) end(ctx context.Context) (err error) {
-	for _, h := range w.hosts {
-		if h.daemon != nil {
-			err = errors.Join(err, h.end(ctx))
-		}
-	}
-	// A worker whose job is over may still be ending.
-	_ = rig.Poll(ctx, leftBound, "the end of all processes", func() bool { return len(w.processes("")) == 0 })
-	if left := w.processes(""); len(left) > 0 {
-		for _, pid := range left {
-			err = errors.Join(err, fmt.Errorf("process %d is left: %s", pid, commandLine(pid)))
-		}
-		err = errors.Join(err, signalAll(left, syscall.SIGKILL))
-	}
-	return err
-}
-
-// commandLine says what a process is, and in which state.
-func commandLine(pid int) string {
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		return err.Error()
-	}
-	stat, err := p.Stat()
-	line, failed := p.CmdLine()
-	if err = errors.Join(err, failed); err != nil {
-		return err.Error()
-	}
-	return fmt.Sprintf("%s, state %s, child of %d", strings.Join(line, " "), stat.State, stat.PPID)
-}
-
-// checkLogs looks for crashes that nobody ordered.
-func (w *testbed) checkLogs() error {
-	for _, h := range w.hosts {
-		text := "\n" + h.logText()
-		for _, sign := range []string{"panic: ", "fatal error: ", "DATA RACE"} {
-			if _, after, found := strings.Cut(text, "\n"+sign); found {
-				line, _, _ := strings.Cut(after, "\n")
-				return fmt.Errorf("the daemon%s crashed: %s%s", h.of(), sign, line)
-			}
-		}
-	}
-	return nil
 }

@@ -57,24 +57,12 @@ func upgradeOnce(ctx context.Context, o options, references map[string]result) (
 		h.own = o.upgrade
 	}
 	if err = w.start(ctx); err == nil {
+		err = w.ready(ctx)
+	}
+	if err == nil {
 		err = w.upgradeAll(ctx, &upgraded)
 	}
-	if err == nil {
-		err = w.checkResults(ctx, references)
-	}
-	if err == nil {
-		err = w.awaitWorkers(ctx)
-	}
-	for _, j := range w.jobs {
-		err = errors.Join(append(j.problems, err)...)
-	}
-	if err = errors.Join(err, w.end(ctx)); err == nil {
-		err = w.checkLogs()
-	}
-	if err != nil {
-		err = errors.Join(err, w.save(o.keep, err))
-	}
-	return err
+	return w.finish(ctx, o.keep, references, err)
 }
 
 // upgradeAll upgrades all hosts while a job of a kind trains, and waits for its end.
@@ -176,9 +164,4 @@ func (w *testbed) is(ctx context.Context, h *host, state api.NodeState) error {
 		err = fmt.Errorf("%w; it is %s", err, last)
 	}
 	return err
-}
-
-// awaitWorkers waits until the workers of jobs that are done have ended: a daemon that is told to end leaves those that the one that leads has not told yet.
-func (w *testbed) awaitWorkers(ctx context.Context) error {
-	return rig.Poll(ctx, drainBound, "the end of all workers", func() bool { return len(w.processes(asWorker)) == 0 })
 }
