@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -20,6 +23,7 @@ import (
 type summary struct {
 	mu      sync.Mutex
 	tallies map[string]*tally // by fault
+	ended   map[string]int    // jobs, by what was expected of how they ended
 	trials  int
 	failed  []string // of each trial: how to repeat it, and what it did
 }
@@ -37,7 +41,7 @@ func campaign(ctx context.Context, o options, from setting) ([]report.Figure, er
 	if err != nil {
 		return nil, err
 	}
-	s := &summary{tallies: map[string]*tally{}}
+	s := &summary{tallies: map[string]*tally{}, ended: map[string]int{}}
 	for _, f := range from.faults {
 		s.tallies[f.name] = &tally{}
 	}
@@ -53,11 +57,11 @@ func campaign(ctx context.Context, o options, from setting) ([]report.Figure, er
 				return errors.New("interrupted")
 			}
 			p := draw(seed, from, o.inside)
-			err := trial(ctx, o, p, references)
+			jobs, err := trial(ctx, o, p, references)
 			if ctx.Err() != nil {
 				return errors.New("interrupted")
 			}
-			s.count(o, &p, err)
+			s.count(o, &p, jobs, err)
 			return nil
 		})
 	}
@@ -70,7 +74,7 @@ func campaign(ctx context.Context, o options, from setting) ([]report.Figure, er
 	}
 	figure := report.Figure{
 		Metric: "trials that end as if undisturbed", Value: float64(s.trials-len(s.failed)) / float64(s.trials), Unit: "of 1", Bar: 1, Aim: 1,
-		Conditions: map[string]any{"trials": s.trials, "failed": s.failed, "faults": s.tallies},
+		Conditions: map[string]any{"trials": s.trials, "failed": s.failed, "faults": s.tallies, "jobs": s.ended},
 	}
 	if len(s.failed) > 0 {
 		err = fmt.Errorf("%d trials failed; their directories are in %s:\n%s", len(s.failed), o.keep, strings.Join(s.failed, "\n"))
@@ -79,13 +83,13 @@ func campaign(ctx context.Context, o options, from setting) ([]report.Figure, er
 }
 
 // undisturbed runs each kind of job without faults.
-func undisturbed(ctx context.Context, o options, kinds []kind) (map[string]result, error) {
-	results := map[string]result{}
+func undisturbed(ctx context.Context, o options, kinds []kind) (map[string]*outcome, error) {
+	results := map[string]*outcome{}
 	for i := range kinds {
 		k := &kinds[i]
 		if k.tuned {
 			results[k.name] = results[kinds[0].name] // what it leaves open does not change its bits
-		} else if err := trial(ctx, o, plan{kinds: []*kind{k}}, results); err != nil {
+		} else if _, err := trial(ctx, o, plan{kinds: []*kind{k}}, results); err != nil {
 			return nil, fmt.Errorf("undisturbed %s: %w", k.name, err)
 		}
 	}
@@ -93,10 +97,18 @@ func undisturbed(ctx context.Context, o options, kinds []kind) (map[string]resul
 }
 
 // count takes in how a trial ended, and says how far the campaign is.
-func (s *summary) count(o options, p *plan, err error) {
+func (s *summary) count(o options, p *plan, jobs []*trialJob, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trials++
+	did := []string{p.String()}
+	for _, j := range jobs {
+		s.ended[cmp.Or(j.expected, "nothing: the trial failed before")]++
+		if j.ended != "" {
+			did = append(did, j.ended)
+		}
+	}
+	line := strings.Join(did, "; ")
 	for name := range p.faults() {
 		s.tallies[name].Trials++
 		if err == nil {
@@ -108,8 +120,8 @@ func (s *summary) count(o options, p *plan, err error) {
 		if o.faults != "" {
 			repeat += " FAULTS=" + o.faults
 		}
-		s.failed = append(s.failed, repeat+" ("+p.String()+")")
-		fmt.Fprintf(os.Stderr, "FAILED %s (%s)\n  %s\n", repeat, p, strings.ReplaceAll(err.Error(), "\n", "\n  "))
+		s.failed = append(s.failed, repeat+" ("+line+")")
+		fmt.Fprintf(os.Stderr, "FAILED %s (%s)\n  %s\n", repeat, line, strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	}
 	if s.trials%25 == 0 {
 		fmt.Fprintf(os.Stderr, "%d of %d trials, %d failed\n", s.trials, o.trials, len(s.failed))
@@ -134,6 +146,10 @@ func (s *summary) print(table []fault, mounts bool) error {
 			skipped = "; skipped, since it needs root"
 		}
 		fmt.Fprintf(rows, "%s\t%d\t%d\t%s%s\n", f.name, t.Trials, t.Passed, f.does, skipped) //nolint:errcheck // as above
+	}
+	fmt.Fprintln(rows, "\nJOBS\tTHAT HAD TO END WITH") //nolint:errcheck // as above
+	for _, name := range slices.Sorted(maps.Keys(s.ended)) {
+		fmt.Fprintf(rows, "%d\t%s\n", s.ended[name], name) //nolint:errcheck // as above
 	}
 	return rows.Flush()
 }

@@ -46,8 +46,8 @@ var clusterFaults = []fault{
 	{name: "slow-disk", family: "disk", does: "each sync of a file takes up to 0.3 s on a host", slows: true, lasts: 5 * time.Second, apply: slowDisk},
 	{name: "stuck-disk", family: "disk", does: "no sync of a file returns on a host", slows: true, lasts: 4 * time.Second, apply: stuckDisk},
 	{name: "stuck-leader-disk", family: "disk", does: "the same on the host that leads", slows: true, lasts: 4 * time.Second, apply: onLeader(stuckDisk)},
-	{name: "flip-log", family: "damage", does: "bytes of the Raft log of a node are flipped; unless they do not matter it is refused, and joins anew", alone: true, removes: true, apply: halted(anew(raftSegment, flipWritten))},
-	{name: "log-gone", family: "damage", does: "the Raft log of a node is gone; it is refused, and joins anew", alone: true, removes: true, apply: halted(anew(raftMeta, logGone))},
+	{name: "flip-log", family: "damage", does: "bytes of the Raft log of a node are flipped; unless they do not matter it is refused, and joins anew", alone: true, apply: halted(anew(raftSegment, flipWritten))},
+	{name: "log-gone", family: "damage", does: "the Raft log of a node is gone; it is refused, and joins anew", alone: true, apply: halted(anew(raftMeta, logGone))},
 	{name: "flip-shard", family: "damage", does: "bytes of one copy of a committed shard are flipped", alone: true, apply: halted(once(damageShard(flip)))},
 }
 

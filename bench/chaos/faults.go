@@ -16,8 +16,7 @@ type fault struct {
 	// proxied: it needs proxies in the connections between hosts, from the start.
 	proxied bool
 	// alone: it expects something of a daemon that nothing else disturbs.
-	alone   bool
-	removes bool // a node is removed from the cluster, and joins anew
+	alone bool
 	// lasts is the longest time that it is in force; the trial draws one up to it. 0: it passes at once.
 	lasts time.Duration
 	apply apply

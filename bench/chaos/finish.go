@@ -23,7 +23,7 @@ func (w *testbed) ready(ctx context.Context) error {
 
 // finish checks what the jobs have ended with and what daemons have left, ends the daemons, and keeps the directory of a trial that failed. err is what
 // went wrong before; what is checked then is only that everything ends.
-func (w *testbed) finish(ctx context.Context, keep string, references map[string]result, err error) error {
+func (w *testbed) finish(ctx context.Context, keep string, references map[string]*outcome, err error) error {
 	if err == nil {
 		err = w.checkResults(ctx, references)
 	}
@@ -50,8 +50,8 @@ func (w *testbed) awaitWorkers(ctx context.Context) error {
 	return rig.Poll(ctx, drainBound, "the end of all workers", func() bool { return len(w.processes(asWorker)) == 0 })
 }
 
-// checkResults compares the results with those of undisturbed runs.
-func (w *testbed) checkResults(ctx context.Context, references map[string]result) error {
+// checkResults compares how the jobs ended with undisturbed runs.
+func (w *testbed) checkResults(ctx context.Context, references map[string]*outcome) error {
 	if err := w.answers(ctx); err != nil {
 		return err
 	}
@@ -63,8 +63,10 @@ func (w *testbed) checkResults(ctx context.Context, references map[string]result
 		want, known := references[j.kind.name]
 		if !known {
 			references[j.kind.name] = got
-		} else if got != want {
-			return fmt.Errorf("job %s (%s) ended with %+v, undisturbed with %+v", j.id, j.kind.name, got, want)
+			want = got
+		}
+		if err := w.check(j, got, want); err != nil {
+			return err
 		}
 	}
 	for _, path := range w.leftovers {

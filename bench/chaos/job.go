@@ -1,13 +1,8 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,12 +60,6 @@ var clusterKinds = []kind{
 	{name: "groups", rounds: 800, source: strings.NewReplacer("name: spread", "name: groups", "pipelines: 2", "pipelines: 2\ngroups: 2", "stages: 2", "stages: 1", "count: 2", "count: 1", "placement: spread", "placement: pack").Replace(onSeveral)},
 }
 
-// result is what must be the same however often a job was disturbed.
-type result struct {
-	model   string // SHA-256 of the exported weights
-	samples uint64
-}
-
 // submit submits a job of a kind to a daemon that answers.
 func (w *testbed) submit(ctx context.Context, k *kind) (id string, err error) {
 	var answer api.SubmitResponse
@@ -84,45 +73,13 @@ func (w *testbed) submit(ctx context.Context, k *kind) (id string, err error) {
 	return answer.ID, nil
 }
 
-// outcome returns the result of a job that is done.
-func (w *testbed) outcome(ctx context.Context, j *trialJob) (result, error) {
-	id, rounds := j.id, uint64(j.kind.rounds) //nolint:gosec // a count
-	status, err := w.job(ctx, id)
-	if err != nil {
-		return result{}, err
-	}
-	if status.State != api.Done || status.CommittedRound != rounds || status.Step != rounds {
-		return result{}, fmt.Errorf("job %s is %s at step %d, round %d committed, expected done at %d: %s",
-			id, status.State, status.Step, status.CommittedRound, rounds, status.Reason)
-	}
-	var archive bytes.Buffer
-	err = w.any(ctx, func(c *api.Client) error {
-		archive.Reset()
-		return c.Model(ctx, id, &archive)
-	})
-	if err != nil {
-		return result{}, err
-	}
-	for files := tar.NewReader(&archive); ; {
-		header, err := files.Next()
-		if err != nil {
-			return result{}, fmt.Errorf("export of job %s without model.safetensors: %w", id, err)
-		}
-		if header.Name != "model.safetensors" {
-			continue
-		}
-		digest := sha256.New()
-		if _, err := io.Copy(digest, files); err != nil {
-			return result{}, fmt.Errorf("export of job %s: %w", id, err)
-		}
-		return result{model: hex.EncodeToString(digest.Sum(nil)), samples: status.SamplesSeen}, nil
-	}
-}
-
 // trialJob is a submitted job and what was seen of it.
 type trialJob struct {
 	kind *kind
 	id   string
+
+	// How it ended, and which expectation was applied; "": neither is known yet.
+	ended, expected string
 
 	mu       sync.Mutex
 	last     api.JobStatus

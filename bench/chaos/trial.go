@@ -69,9 +69,7 @@ func draw(seed uint64, from setting, mounts bool) plan {
 		slices.SortStableFunc(p.events, func(a, b event) int { return int(a.round) - int(b.round) })
 		return p
 	}
-	removes := slices.ContainsFunc(p.events, func(e event) bool { return e.fault.removes })
-	// A job in groups whose node is removed goes on with fewer groups, by design, and ends at another step than an undisturbed one.
-	plain := slices.DeleteFunc(slices.Clone(from.kinds), func(k kind) bool { return k.tuned || k.name == "groups" && removes })
+	plain := slices.DeleteFunc(slices.Clone(from.kinds), func(k kind) bool { return k.tuned })
 	for range []int{1, 1, 1, 1, 2, 2, 3}[random.IntN(7)] {
 		p.kinds = append(p.kinds, &plain[random.IntN(len(plain))])
 	}
@@ -98,11 +96,11 @@ func (p *plan) faults() map[string]bool {
 	return names
 }
 
-// trial runs a plan on a testbed of its own. references are the results of runs that nothing disturbs; the first of a kind is added to them.
-func trial(ctx context.Context, o options, p plan, references map[string]result) (err error) {
+// trial runs a plan on a testbed of its own, and returns its jobs. references are those of runs that nothing disturbs; the first of a kind is added to them.
+func trial(ctx context.Context, o options, p plan, references map[string]*outcome) (jobs []*trialJob, err error) {
 	w, err := newTestbed(ctx, o, p.seed)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.remove(ctx)) }()
 	w.say("%v", &p)
@@ -118,7 +116,7 @@ func trial(ctx context.Context, o options, p plan, references map[string]result)
 	if slices.ContainsFunc(p.events, func(e event) bool { return e.fault.family == "missing" }) {
 		w.leftovers = nil // they may have been away at the start that would have removed them
 	}
-	return w.finish(ctx, o.keep, references, err)
+	return w.jobs, w.finish(ctx, o.keep, references, err)
 }
 
 // prepare makes what faults need from the start.

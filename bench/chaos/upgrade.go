@@ -47,7 +47,7 @@ func upgrade(ctx context.Context, o options) ([]report.Figure, error) {
 }
 
 // upgradeOnce does that on a testbed of its own.
-func upgradeOnce(ctx context.Context, o options, references map[string]result) (err error) {
+func upgradeOnce(ctx context.Context, o options, references map[string]*outcome) (err error) {
 	w, err := newTestbed(ctx, o, 1)
 	if err != nil {
 		return err
