@@ -24,6 +24,7 @@ type summary struct {
 	mu      sync.Mutex
 	tallies map[string]*tally // by fault
 	ended   map[string]int    // jobs, by what was expected of how they ended
+	shrunk  int               // of them, those that had to end with fewer groups or stages
 	trials  int
 	failed  []string // of each trial: how to repeat it, and what it did
 }
@@ -74,7 +75,7 @@ func campaign(ctx context.Context, o options, from setting) ([]report.Figure, er
 	}
 	figure := report.Figure{
 		Metric: "trials that end as if undisturbed", Value: float64(s.trials-len(s.failed)) / float64(s.trials), Unit: "of 1", Bar: 1, Aim: 1,
-		Conditions: map[string]any{"trials": s.trials, "failed": s.failed, "faults": s.tallies, "jobs": s.ended},
+		Conditions: map[string]any{"trials": s.trials, "failed": s.failed, "faults": s.tallies, "jobs": s.ended, "jobs_that_lost_a_host": s.shrunk},
 	}
 	if len(s.failed) > 0 {
 		err = fmt.Errorf("%d trials failed; their directories are in %s:\n%s", len(s.failed), o.keep, strings.Join(s.failed, "\n"))
@@ -104,6 +105,9 @@ func (s *summary) count(o options, p *plan, jobs []*trialJob, err error) {
 	did := []string{p.String()}
 	for _, j := range jobs {
 		s.ended[cmp.Or(j.expected, "nothing: the trial failed before")]++
+		if j.shrinks {
+			s.shrunk++
+		}
 		if j.ended != "" {
 			did = append(did, j.ended)
 		}
@@ -151,5 +155,6 @@ func (s *summary) print(table []fault, mounts bool) error {
 	for _, name := range slices.Sorted(maps.Keys(s.ended)) {
 		fmt.Fprintf(rows, "%d\t%s\n", s.ended[name], name) //nolint:errcheck // as above
 	}
+	fmt.Fprintf(rows, "%d\tfewer groups or stages, since a host was away for good while they trained\n", s.shrunk) //nolint:errcheck // as above
 	return rows.Flush()
 }

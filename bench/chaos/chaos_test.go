@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-var settings = map[string]setting{"one host": {faults, kinds}, "several": {clusterFaults, clusterKinds}}
+var settings = map[string]setting{"one host": {faults, kinds}, "several": several(3)}
 
 // A failed trial can be repeated from its seed.
 func TestDrawFollowsFromTheSeed(t *testing.T) {

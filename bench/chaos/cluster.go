@@ -20,6 +20,7 @@ var clusterFaults = []fault{
 	{name: "kill-host-long", family: "kill", does: "the same, and the host stays away for seconds", lasts: 8 * time.Second, apply: down},
 	{name: "kill-leader-host", family: "kill", does: "the host that leads stays away for seconds", lasts: 8 * time.Second, apply: onLeader(down)},
 	{name: "kill-all", family: "kill", does: "SIGKILL all daemons and all workers, as when the power fails", apply: once(killAll)},
+	{name: "lose-host", family: "kill", does: "SIGKILL a daemon and its workers, and the host stays away until the jobs are done, on fewer hosts", alone: true, stays: true, apply: lose},
 
 	{name: "freeze-worker", family: "freeze", does: "SIGSTOP a worker, up to three response timeouts", lasts: 3 * responseTimeout, apply: onWorker(freeze)},
 	{name: "freeze-daemon", family: "freeze", does: "SIGSTOP a daemon", lasts: 3 * responseTimeout, apply: freezeOne},
@@ -49,6 +50,11 @@ var clusterFaults = []fault{
 	{name: "flip-log", family: "damage", does: "bytes of the Raft log of a node are flipped; unless they do not matter it is refused, and joins anew", alone: true, apply: halted(anew(raftSegment, flipWritten))},
 	{name: "log-gone", family: "damage", does: "the Raft log of a node is gone; it is refused, and joins anew", alone: true, apply: halted(anew(raftMeta, logGone))},
 	{name: "flip-shard", family: "damage", does: "bytes of one copy of a committed shard are flipped", alone: true, apply: halted(once(damageShard(flip)))},
+}
+
+// several is what trials on so many hosts draw from. With two, nobody leads once one is lost.
+func several(hosts int) setting {
+	return setting{slices.DeleteFunc(slices.Clone(clusterFaults), func(f fault) bool { return f.stays && hosts < 3 }), clusterKinds(hosts)}
 }
 
 // onLeader applies a fault to the host that leads, as far as one of them knows.
@@ -81,6 +87,46 @@ func down(ctx context.Context, h *host) (func() error, error) {
 		h.daemon.Release()
 		return nil
 	}, h.halt(ctx)
+}
+
+// lose ends everything on a host for as long as the jobs train. What was committed since all hosts were there is on two of them.
+func lose(ctx context.Context, h *host) (func() error, error) {
+	if err := h.vote(ctx); err != nil {
+		return nil, err
+	}
+	for _, j := range h.jobs {
+		if err := h.advances(ctx, j); err != nil {
+			return nil, err
+		}
+	}
+	undo, err := down(ctx, h)
+	if err != nil {
+		return undo, err
+	}
+	for _, j := range h.jobs {
+		if err := h.noteLoss(ctx, j); err != nil {
+			return undo, err
+		}
+	}
+	return undo, nil
+}
+
+// noteLoss notes that a job has to end with fewer groups or stages, unless it had done all of its rounds when a host was lost.
+func (h *host) noteLoss(ctx context.Context, j *trialJob) (err error) {
+	var s api.JobStatus
+	waited := rig.Poll(ctx, drainBound, "an answer of those that are left", func() bool {
+		old := h.old.Load()
+		s, err = h.job(ctx, j.id)
+		return err == nil && h.old.Load() == old // one that says that it is old may be of before
+	})
+	if waited != nil {
+		return errors.Join(waited, err)
+	}
+	j.shrinks = !s.State.Ended() && s.Round < uint64(j.kind.rounds) //nolint:gosec // a count
+	if !j.shrinks {
+		h.say("job %s had done its rounds before", j.id)
+	}
+	return nil
 }
 
 // killAll ends everything on all hosts, and then lets the daemons start.

@@ -17,6 +17,8 @@ type fault struct {
 	proxied bool
 	// alone: it expects something of a daemon that nothing else disturbs.
 	alone bool
+	// stays: it is in force until the jobs are done, which need all hosts. It is the last one of a trial.
+	stays bool
 	// lasts is the longest time that it is in force; the trial draws one up to it. 0: it passes at once.
 	lasts time.Duration
 	apply apply

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ type kind struct {
 	source string
 	rounds int  // that it trains, a step of each pipeline each; what its file says is that of all pipelines
 	tuned  bool // it leaves counts open, none of which changes its bits
+	wide   bool // it has a stage or a group on each host, where each has a core
 }
 
 // corpus is the data file of all jobs.
@@ -52,12 +54,18 @@ var kinds = []kind{
 var onSeveral = strings.NewReplacer("two-stages", "spread", "steps: 160", "steps: 1600", "commit_every: 5", "commit_every: 10, replicas: 2",
 	"seed: 3", "seed: 3\nplacement: spread").Replace(twoStages)
 
-// clusterKinds are the jobs of several hosts.
-var clusterKinds = []kind{
-	{name: "spread", rounds: 800, source: onSeveral},
-	{name: "packed", rounds: 800, source: strings.NewReplacer("name: spread", "name: packed", "placement: spread", "placement: pack").Replace(onSeveral)},
-	{name: "three-stages", rounds: 800, source: strings.NewReplacer("name: spread", "name: three-stages", "n_layer: 2", "n_layer: 3", "stages: 2", "stages: 3", "count: 2", "count: 3").Replace(onSeveral)},
-	{name: "groups", rounds: 800, source: strings.NewReplacer("name: spread", "name: groups", "pipelines: 2", "pipelines: 2\ngroups: 2", "stages: 2", "stages: 1", "count: 2", "count: 1", "placement: spread", "placement: pack").Replace(onSeveral)},
+// clusterKinds are the jobs of so many hosts.
+func clusterKinds(hosts int) []kind {
+	each := strconv.Itoa(hosts)
+	groups := strings.NewReplacer("name: spread", "name: groups", "pipelines: 2", "pipelines: 2\ngroups: 2", "stages: 2", "stages: 1", "count: 2", "count: 1", "placement: spread", "placement: pack").Replace(onSeveral)
+	return []kind{
+		{name: "spread", rounds: 800, source: onSeveral},
+		{name: "packed", rounds: 800, source: strings.NewReplacer("name: spread", "name: packed", "placement: spread", "placement: pack").Replace(onSeveral)},
+		{name: "groups", rounds: 800, source: groups},
+		{name: "stage-each", rounds: 800, wide: true, source: strings.NewReplacer("name: spread", "name: stage-each", "n_layer: 2", "n_layer: "+each, "stages: 2", "stages: "+each, "count: 2", "count: "+each).Replace(onSeveral)},
+		{name: "group-each", rounds: 800, wide: true, source: strings.NewReplacer("name: groups", "name: group-each", "pipelines: 2", "pipelines: "+each, "groups: 2", "groups: "+each,
+			"steps: 1600", "steps: "+strconv.Itoa(800*hosts)).Replace(groups)},
+	}
 }
 
 // submit submits a job of a kind to a daemon that answers.
@@ -75,8 +83,9 @@ func (w *testbed) submit(ctx context.Context, k *kind) (id string, err error) {
 
 // trialJob is a submitted job and what was seen of it.
 type trialJob struct {
-	kind *kind
-	id   string
+	kind    *kind
+	id      string
+	shrinks bool // it lost a host for good while it trained, and has to end with fewer groups or stages
 
 	// How it ended, and which expectation was applied; "": neither is known yet.
 	ended, expected string

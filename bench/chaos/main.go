@@ -109,7 +109,7 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 func choose(o options) (setting, error) {
 	all := setting{faults, kinds}
 	if o.hosts > 1 {
-		all = setting{clusterFaults, clusterKinds}
+		all = several(o.hosts)
 	}
 	if o.faults == "" {
 		return all, nil

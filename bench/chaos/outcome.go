@@ -47,6 +47,11 @@ func (o *outcome) expected(undisturbed *outcome) expectation {
 	return sameBits
 }
 
+// reduced reports whether a job ended with fewer groups or stages than it had.
+func (o *outcome) reduced(undisturbed *outcome) bool {
+	return o.status.Stages < undisturbed.status.Stages || o.status.Groups < undisturbed.status.Groups
+}
+
 func haveSameBits(got, undisturbed *outcome, k *kind) string {
 	rounds := uint64(k.rounds) //nolint:gosec // a count
 	switch {
@@ -95,6 +100,9 @@ func (w *testbed) check(j *trialJob, got, undisturbed *outcome) error {
 		got.status.SamplesSeen, said(got.status.EvalLoss), said(undisturbed.status.EvalLoss), said(got.status.Loss), said(undisturbed.status.Loss))
 	if problem := as.holds(got, undisturbed, j.kind); problem != "" {
 		return fmt.Errorf("job %s (%s): %s", j.id, j.ended, problem)
+	}
+	if j.shrinks && !got.reduced(undisturbed) {
+		return fmt.Errorf("job %s (%s): a host was away for good before it was done, so it had to end with fewer", j.id, j.ended)
 	}
 	return nil
 }

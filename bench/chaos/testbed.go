@@ -31,6 +31,7 @@ type testbed struct {
 	dir     string // all of it
 	seed    uint64
 	mounts  bool // file systems can be mounted
+	scarce  bool // each host has one core, and jobs have fewer stages soon after a loss
 	verbose bool
 	hosts   []*host
 	network *hosts.Network // nil: one host, this machine

@@ -49,7 +49,7 @@ func draw(seed uint64, from setting, mounts bool) plan {
 		rounds[i] = random.IntN(from.kinds[0].rounds - 5)
 	}
 	slices.Sort(rounds)
-	tuned, draw := false, int(seed*11%uint64(len(table))) // seeds in a row go through the families, and through all of the table
+	tuned, draw := false, int(seed*7%uint64(len(table))) // seeds in a row go through the families, and through all of the table
 	for _, round := range rounds {
 		f := &table[draw]
 		draw = random.IntN(len(table))
@@ -69,11 +69,26 @@ func draw(seed uint64, from setting, mounts bool) plan {
 		slices.SortStableFunc(p.events, func(a, b event) int { return int(a.round) - int(b.round) })
 		return p
 	}
+	if i := slices.IndexFunc(p.events, func(e event) bool { return e.fault.stays }); i >= 0 {
+		p.lose(i, from.kinds, random)
+		return p
+	}
 	plain := slices.DeleteFunc(slices.Clone(from.kinds), func(k kind) bool { return k.tuned })
 	for range []int{1, 1, 1, 1, 2, 2, 3}[random.IntN(7)] {
 		p.kinds = append(p.kinds, &plain[random.IntN(len(plain))])
 	}
 	return p
+}
+
+// lose makes the fault at i, which a host does not come back from before the jobs are done, the last one, while the job, which needs all hosts, has half of its rounds to do.
+func (p *plan) lose(i int, kinds []kind, random *rand.Rand) {
+	last := p.events[i]
+	p.events = append(slices.DeleteFunc(p.events, func(e event) bool { return e.fault.stays }), last)
+	for i := range p.events {
+		p.events[i].round /= 2
+	}
+	wide := slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return !k.wide })
+	p.kinds = []*kind{&wide[random.IntN(len(wide))]}
 }
 
 func (p *plan) String() string {
@@ -121,6 +136,14 @@ func trial(ctx context.Context, o options, p plan, references map[string]*outcom
 
 // prepare makes what faults need from the start.
 func (w *testbed) prepare(ctx context.Context, events []event) (err error) {
+	if slices.ContainsFunc(events, func(e event) bool { return e.fault.stays }) {
+		w.scarce = true
+		for _, h := range w.hosts {
+			if err := h.configure("info"); err != nil {
+				return err
+			}
+		}
+	}
 	if slices.ContainsFunc(events, func(e event) bool { return e.fault.proxied }) {
 		if w.proxies, err = w.network.Proxy(ctx); err != nil {
 			return err
@@ -159,10 +182,13 @@ func (w *testbed) applyFaults(ctx context.Context, p *plan) error {
 			return errors.Join(err, w.endAll(ctx))
 		}
 	}
-	if err := w.endAll(ctx); err != nil {
-		return err
+	if n := len(w.inForce); n == 0 || !w.inForce[n-1].stays {
+		if err := w.endAll(ctx); err != nil {
+			return err
+		}
 	}
-	return w.done(ctx)
+	err := w.done(ctx)
+	return errors.Join(err, w.endAll(ctx))
 }
 
 // apply applies a fault. It stays in force when the next one is to meet it.
@@ -180,12 +206,12 @@ func (w *testbed) apply(ctx context.Context, e event) error {
 		err = nil
 	}
 	if undo != nil {
-		w.inForce = append(w.inForce, force{e.fault.name, time.Now().Add(e.lasts), undo})
+		w.inForce = append(w.inForce, force{e.fault.name, time.Now().Add(e.lasts), undo, e.fault.stays})
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.fault.name, err)
 	}
-	if e.next {
+	if e.next || e.fault.stays {
 		return nil
 	}
 	return w.endAll(ctx)
@@ -200,9 +226,10 @@ func forbidden(err error) bool {
 
 // force is a fault in force.
 type force struct {
-	name string
-	till time.Time
-	undo func() error
+	name  string
+	till  time.Time
+	undo  func() error
+	stays bool // until the jobs are done
 }
 
 // endAll waits until every fault in force has lasted long enough, and undoes it, the last one first.

@@ -132,17 +132,22 @@ func (w *testbed) upgrade(ctx context.Context, h *host, j *trialJob) error {
 	return errors.Join(err, w.trains(ctx, j))
 }
 
-// trains waits until a job has committed further.
+// trains waits until a job has committed further, which must not end by that.
 func (w *testbed) trains(ctx context.Context, j *trialJob) error {
-	from := j.status().CommittedRound
-	err := rig.Poll(ctx, drainBound, "a round that is committed", func() bool {
-		s := j.status()
-		return s.CommittedRound > from || s.State.Ended()
-	})
+	err := w.advances(ctx, j)
 	if s := j.status(); s.State.Ended() {
 		err = errors.Join(err, fmt.Errorf("the job is %s before all hosts are upgraded: %s", s.State, s.Reason))
 	}
 	return err
+}
+
+// advances waits until a job has committed further, or has ended.
+func (w *testbed) advances(ctx context.Context, j *trialJob) error {
+	from := j.status().CommittedRound
+	return rig.Poll(ctx, drainBound, "a round that is committed", func() bool {
+		s := j.status()
+		return s.CommittedRound > from || s.State.Ended()
+	})
 }
 
 // is waits until the node that leads says that a host is in a state.
