@@ -133,6 +133,26 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// TestASubmissionWithAKeyIsOneJob, whoever submits it again.
+func TestASubmissionWithAKeyIsOneJob(t *testing.T) {
+	d := nodetest.Start(t, nodetest.StateDir(t))
+	path := jobFile(t, d, "once", 1e6, "")
+	for range 2 {
+		if r := want(t, exitDone, d, "submit", path, "--key", "nightly"); !strings.Contains(r.out, "job 1 submitted") {
+			t.Errorf("submitted again: %s%s", r.out, r.messages)
+		}
+	}
+	if r := want(t, exitFailed, d, "submit", path, "--key", "nightly", "--set", "train.steps=5"); !strings.Contains(r.messages, `key "nightly": job 1 was submitted with it, from another file, directory or overrides`) {
+		t.Errorf("another submission with the key: %s", r.messages)
+	}
+	if r := want(t, exitFailed, d, "submit", path, "--key", "every night"); !strings.Contains(r.messages, "printable characters of ASCII, and no space") {
+		t.Errorf("a key that is none: %s", r.messages)
+	}
+	if r := want(t, exitDone, d, "submit", path); !strings.Contains(r.out, "job 2 submitted") {
+		t.Errorf("without a key: %s%s", r.out, r.messages)
+	}
+}
+
 // TestRefusedJobFiles submits the job files of testdata/refused. Each is refused, and nothing starts.
 func TestRefusedJobFiles(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))

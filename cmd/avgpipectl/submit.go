@@ -1,11 +1,16 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,6 +26,7 @@ type submitOptions struct {
 	set                          []string
 	watch, force, retune, dryRun bool
 	from                         string // in place of a file
+	key                          string
 }
 
 func newSubmitCommand() *cobra.Command {
@@ -45,6 +51,10 @@ With --dry-run the job is checked and laid out, and nothing is started or stored
 samples and the time that training is expected to take with what that rests on, and what would be measured at what
 cost. The exit code says whether it would be admitted.
 
+A submission whose answer is lost, as where the node that leads is, is sent again for some seconds, and is one job. --key gives it a
+key of your own, in place of one made up: submitting with a key that you have given before submits nothing and names the job
+of that time, as long as that is listed.
+
 With --watch the job is followed until it ends. The loss before and after is printed, and when the file has
 output.dir the trained model is written there. Without --watch the daemon writes it there when the job is done, if you and
 the daemon's user may both write to that directory; if not, the answer says why and what to run. With -o json, the answer
@@ -58,6 +68,7 @@ is one line and each status another.`,
 	setVar(cmd, &o.set, "train.steps=50")
 	f := cmd.Flags()
 	f.StringVar(&o.from, "from", "", "go on from a job in a bucket, s3://BUCKET/PREFIX/JOB")
+	f.StringVar(&o.key, "key", "", "what you call this submission: a second one with the same key submits nothing")
 	f.BoolVar(&o.retune, "retune", false, "measure what the file leaves open again, whatever is cached")
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what the job would be, and start and store nothing")
 	f.BoolVarP(&o.watch, "watch", "w", false, "follow the job until it ends")
@@ -73,7 +84,7 @@ func (c *call) submit(o submitOptions) error {
 		return usagef("name a job file, or a job in a bucket with --from; usage: avgpipectl submit FILE | --from s3://BUCKET/PREFIX/JOB")
 	}
 	if o.from != "" {
-		if err := c.exclusive("from", "dry-run", "set", "retune", "force"); err != nil {
+		if err := c.exclusive("from", "dry-run", "set", "retune", "force", "key"); err != nil {
 			return err
 		}
 		answer, err := c.client.Submit(c.ctx, api.SubmitRequest{From: o.from})
@@ -97,7 +108,8 @@ func (c *call) submit(o submitOptions) error {
 		}
 		return c.show(d, func(p *page) { printDryRun(p, &d) })
 	}
-	answer, err := c.client.Submit(c.ctx, request)
+	request.Key = cmp.Or(o.key, rand.Text())
+	answer, err := c.submitOnce(request)
 	if err != nil {
 		return err
 	}
@@ -124,6 +136,36 @@ func (c *call) submit(o submitOptions) error {
 		text += "; the model is in " + target
 	}
 	return c.printf("%s\n", text)
+}
+
+// submitFor is how long a submission is sent again, and submitAgain how long after an answer was lost: another node leads after some seconds.
+const (
+	submitFor   = 20 * time.Second
+	submitAgain = 500 * time.Millisecond
+)
+
+// submitOnce submits, and again with the same key while nobody knows whether that was done.
+func (c *call) submitOnce(r api.SubmitRequest) (api.SubmitResponse, error) {
+	var lost time.Time // when an answer was first
+	for {
+		answer, err := c.client.Submit(c.ctx, r)
+		refused, ok := errors.AsType[*api.Error](err)
+		if err == nil || c.ctx.Err() != nil || ok && refused.Status != http.StatusServiceUnavailable {
+			return answer, err
+		}
+		if lost.IsZero() {
+			lost = time.Now()
+			fmt.Fprintf(c.messages, "%v\nasking again with the same key, %s\n", err, r.Key) //nolint:errcheck // for show
+		}
+		if time.Since(lost) > submitFor {
+			return answer, fmt.Errorf("%w\nnobody knows whether the job was submitted; once the daemon answers, `avgpipectl submit --key %s` with the same file, --set and directory finds it, or submits it", err, r.Key)
+		}
+		select {
+		case <-c.ctx.Done():
+			return answer, context.Cause(c.ctx)
+		case <-time.After(submitAgain):
+		}
+	}
 }
 
 func (c *call) printSubmitted(answer api.SubmitResponse) error {

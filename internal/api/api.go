@@ -313,6 +313,9 @@ type SubmitRequest struct {
 	ClientExports bool `json:"client_exports,omitempty"`
 	// Force lets the daemon replace an earlier export in output.dir.
 	Force bool `json:"force,omitempty"`
+	// Key is what the submitter calls this submission, 1 to 128 printable characters of ASCII. A request with a key that the same user has given before
+	// submits nothing and is answered with the job of that time, as long as that is listed. So a request whose answer was lost can be sent again.
+	Key string `json:"key,omitempty"`
 	// Env holds the submitter's variables that the file's paths name; the daemon's own environment is never looked at.
 	Env map[string]string `json:"env,omitempty"`
 }

@@ -11,7 +11,11 @@ import (
 	"github.com/avgpipe/avgpipe/internal/shard"
 )
 
-// SubmitJob records a new job, queued. Result.Job is its ID.
+// ErrKeyTaken rejects a SubmitJob whose key is that of another submission.
+var ErrKeyTaken = errors.New("the key is that of another submission")
+
+// SubmitJob records a new job, queued. Result.Job is its ID. With a key that its owner has given before it changes nothing, and is about the job of
+// that time.
 type SubmitJob struct {
 	Name      string    `json:"name"`
 	File      string    `json:"file"`
@@ -26,14 +30,19 @@ type SubmitJob struct {
 	// After is the highest number that the proposer has found in use, as by a directory whose job this state does not know: the
 	// new one is above it.
 	After uint64 `json:"after,omitempty"`
+	// Key is what the submitter calls this submission; empty: each is another one.
+	Key string `json:"key,omitempty"`
 }
 
 func (c *SubmitJob) apply(s *State) (string, error) {
+	if before := s.Submitted(c.Owner, c.Key); before != nil {
+		return before.ID, before.Repeats(c)
+	}
 	s.NextJob = max(s.NextJob, c.After+1)
 	id := strconv.FormatUint(s.NextJob, 10)
 	s.NextJob++
 	s.jobs[id] = &Job{
-		ID: id, Name: c.Name, SourceDigest: c.SourceDigest, File: c.File, Set: c.Set, Base: c.Base, Owner: c.Owner,
+		ID: id, Name: c.Name, SourceDigest: c.SourceDigest, File: c.File, Set: c.Set, Base: c.Base, Owner: c.Owner, Key: c.Key,
 		Spec: c.Spec, Submitted: c.Submitted.UTC(), State: Queued, Reason: "waits for a place",
 	}
 	return id, nil
@@ -292,10 +301,16 @@ type ResumeJob struct {
 	// Spec, unless empty, takes the place of the job's, which has ended or is queued: it goes on with other counts. What a tuning found is
 	// then forgotten.
 	Spec json.RawMessage `json:"spec,omitempty"`
+	// Was is the state of the job that somebody wants to go on. If it had ended it must have ended still, and if not it must not have, and must not be
+	// about to be cancelled. Empty: neither is looked at.
+	Was JobState `json:"was,omitempty"`
 }
 
 // ErrNothingToResume rejects a ResumeJob; the error says why.
 var ErrNothingToResume = errors.New("nothing to resume from")
+
+// ErrChanged rejects a ResumeJob of a job that somebody else has resumed or cancelled meanwhile.
+var ErrChanged = errors.New("somebody else has just changed it")
 
 // at is where the job keeps the round that it is to go on from; negative where it does not.
 func (c *ResumeJob) at(j *Job) int {
@@ -307,6 +322,10 @@ func (c *ResumeJob) Check(j *Job) error {
 	switch {
 	case c.Generation != j.Generation:
 		return fmt.Errorf("job %s: generation %d, now %d: %w", c.Job, c.Generation, j.Generation, ErrStaleGeneration)
+	case c.Was != "" && c.Was.Ended() != j.State.Ended():
+		return fmt.Errorf("job %s was %s, and is %s: %w", c.Job, c.Was, j.State, ErrChanged)
+	case c.Was != "" && !j.State.Ended() && j.Cancelling:
+		return fmt.Errorf("job %s is being cancelled: %w", c.Job, ErrChanged)
 	case j.State == Done:
 		return fmt.Errorf("job %s is done: %w: %s", c.Job, ErrNothingToResume, j.Reason)
 	case len(c.Spec) > 0 && !j.State.Ended() && j.State != Queued:

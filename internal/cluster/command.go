@@ -58,8 +58,12 @@ func Kind(c Command) string { return kinds[reflect.TypeOf(c)] }
 // change that an older program would apply differently; table since says which kind.
 const CommandVersion = 2
 
-// groupsVersion is that of rounds with shards of several groups of pipelines.
-const groupsVersion = 2
+// What a command needs that has something which version 1 does not know.
+const (
+	groupsVersion = 2 // a round with shards of several groups of pipelines
+	keysVersion   = 2 // the key of a submission
+	wasVersion    = 2 // the state that a job was resumed from
+)
 
 // since is the version of commands that a kind needs, where that is not 1: the one that it appeared in, or changed its meaning in.
 var since = map[string]int{}
@@ -67,8 +71,19 @@ var since = map[string]int{}
 // NeededVersion is the version of commands that a program must know to apply c. It is what the log says of c, so that an older program stops only at
 // what it would apply differently.
 func NeededVersion(c Command) int {
-	if r, ok := c.(*CommitRound); ok && r.Manifest.Groups() > 1 {
-		return groupsVersion
+	switch c := c.(type) {
+	case *CommitRound:
+		if c.Manifest.Groups() > 1 {
+			return groupsVersion
+		}
+	case *SubmitJob:
+		if c.Key != "" {
+			return keysVersion
+		}
+	case *ResumeJob:
+		if c.Was != "" {
+			return wasVersion
+		}
 	}
 	return max(1, since[Kind(c)])
 }

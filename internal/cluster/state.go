@@ -40,6 +40,7 @@ type Job struct {
 	Set       []string  `json:"set,omitempty"` // overrides
 	Base      string    `json:"base"`          // directory that relative paths start from
 	Owner     uint32    `json:"owner"`         // user id of the submitter
+	Key       string    `json:"key,omitempty"` // what the submitter calls the submission
 	Submitted time.Time `json:"submitted"`     // by the clock of the node that took the submission
 	// SourceDigest names the job file's text, a file of the job's directory.
 	SourceDigest shard.Digest `json:"source_digest,omitempty"`
@@ -65,6 +66,14 @@ type Job struct {
 	Committed []*Manifest `json:"committed,omitempty"` // durable rounds, oldest first, the newest last
 	// Lineage is what stands behind the newest of them, from the start on.
 	Lineage []Stretch `json:"lineage,omitempty"`
+}
+
+// Repeats returns nil if a submission with the key of the job is the one that made it, or an error that wraps ErrKeyTaken.
+func (j *Job) Repeats(c *SubmitJob) error {
+	if j.SourceDigest != c.SourceDigest || j.Base != c.Base || !slices.Equal(j.Set, c.Set) {
+		return fmt.Errorf("key %q: job %s was submitted with it, from another file, directory or overrides: %w", c.Key, j.ID, ErrKeyTaken)
+	}
+	return nil
 }
 
 // LastCommitted is the newest durable round, or nil.
@@ -137,6 +146,19 @@ func (s *State) Job(id string) (*Job, error) {
 		return nil, fmt.Errorf("job %q: %w", id, ErrNoJob)
 	}
 	return j, nil
+}
+
+// Submitted is the job that somebody has submitted with a key; nil where there is none, and without a key.
+func (s *State) Submitted(owner uint32, key string) *Job {
+	if key == "" {
+		return nil
+	}
+	for _, j := range s.Jobs() {
+		if j.Owner == owner && j.Key == key {
+			return j
+		}
+	}
+	return nil
 }
 
 // Jobs are all jobs, in the order of submission. The slice is shared as well.

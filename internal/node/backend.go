@@ -8,9 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
@@ -18,8 +16,8 @@ import (
 	"github.com/avgpipe/avgpipe/internal/admission"
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/nearest"
@@ -31,46 +29,6 @@ import (
 )
 
 var _ server.Backend = (*node)(nil)
-
-func (n *node) Submit(ctx context.Context, r api.SubmitRequest, peer server.Peer) (api.SubmitResponse, error) {
-	var none api.SubmitResponse
-	if r.From != "" {
-		return n.importJob(ctx, r, peer)
-	}
-	s, err := n.admitJob(ctx, "submit", r, peer)
-	if err != nil {
-		return none, err
-	}
-	if err := n.archives.check(s); err != nil {
-		return none, err
-	}
-	encoded, err := spec.Encode(s)
-	if err != nil {
-		return none, err
-	}
-	inUse, err := agent.JobIDs(n.config.StateDir) // of jobs that Raft knows, and of others
-	if err != nil {
-		return none, err
-	}
-	result, err := n.raft.Apply(ctx, &cluster.SubmitJob{
-		Name: s.Job.Name, File: r.File, Set: r.Set, Base: r.Base, Owner: uint32(peer.UID),
-		Submitted: time.Now(), SourceDigest: shard.Digest(checkpoint.ObjectDigest([]byte(r.Source))), Spec: encoded, After: slices.Max(append(inUse, 0)),
-	})
-	if err != nil {
-		return none, fmt.Errorf("submit %s: %w", r.File, err)
-	}
-	err = n.coordinator().Record(ctx, result.Job)
-	if err == nil {
-		_, err = n.coordinator().Keep(ctx, result.Job, []byte(r.Source))
-	}
-	warnings := append([]string{}, s.Warnings...)
-	if err != nil { // the job is queued, so this is no refusal
-		warnings = append(warnings, fmt.Sprintf("no copy of the job's record can be kept yet: %v", err))
-	}
-	n.coordinator().Say(result.Job, "submitted", zap.String("name", s.Job.Name), zap.String("file", r.File), zap.Uint32("user", peer.UID),
-		zap.Strings("choices", s.Why), zap.Strings("warnings", warnings))
-	return api.SubmitResponse{ID: result.Job, Warnings: warnings, Export: planned(s)}, nil
-}
 
 // admitJob checks a job file that somebody sends, to submit it or to tune it.
 func (n *node) admitJob(ctx context.Context, verb string, r api.SubmitRequest, peer server.Peer) (*spec.Spec, error) {
@@ -172,10 +130,20 @@ func (n *node) Cancel(ctx context.Context, ref string, by server.Peer) (api.JobS
 	case errors.Is(err, cluster.ErrEnded):
 		return api.JobStatus{}, api.Errorf(http.StatusConflict, "cancel job %s: it is %s already", j.ID, j.State)
 	case err != nil:
-		return api.JobStatus{}, fmt.Errorf("cancel job %s: %w", j.ID, err)
+		return api.JobStatus{}, proposalError("cancel job "+j.ID, err)
 	}
 	n.coordinator().Say(j.ID, "somebody asked to cancel the job", zap.String("user", by.String()))
 	return n.Job(ctx, j.ID)
+}
+
+// proposalError is why nobody knows whether a change was made, which may be asked for again, or why it was not.
+func proposalError(what string, err error) error {
+	for _, passing := range []error{raftlog.ErrNotLeader, raftlog.ErrLost, raftlog.ErrClosed, raftlog.ErrRestoring} {
+		if errors.Is(err, passing) {
+			return api.Errorf(http.StatusServiceUnavailable, "%s: %v; ask again", what, err)
+		}
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 func (n *node) Model(ctx context.Context, ref string, w io.Writer) error {

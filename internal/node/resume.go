@@ -74,7 +74,7 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	case r.FromRound > 0:
 		reason = fmt.Sprintf("resumed from round %d, as %s asked; waits for a place", r.FromRound, by)
 	}
-	command := &cluster.ResumeJob{Job: j.ID, Generation: j.Generation, Round: r.FromRound, FromStart: r.FromStart, Reason: reason}
+	command := &cluster.ResumeJob{Job: j.ID, Generation: j.Generation, Round: r.FromRound, FromStart: r.FromStart, Reason: reason, Was: j.State}
 	if recounted != nil {
 		command.Reason += "; " + counts(recounted)
 		if command.Spec, err = spec.Encode(recounted); err != nil {
@@ -89,12 +89,14 @@ func (n *node) Resume(ctx context.Context, ref string, r api.ResumeRequest, by s
 	switch {
 	case errors.Is(err, cluster.ErrStaleGeneration):
 		return refuse("it has just been started again")
+	case errors.Is(err, cluster.ErrChanged):
+		return refuse("%v", err)
 	case errors.Is(err, cluster.ErrNothingToResume) && len(j.Committed) == 0 && !r.FromStart:
 		return refuse("%v; start it over with --from-start", cmp.Or(errors.Unwrap(err), err))
 	case errors.Is(err, cluster.ErrNothingToResume):
 		return refuse("%v", cmp.Or(errors.Unwrap(err), err))
 	case err != nil:
-		return api.JobStatus{}, fmt.Errorf("resume job %s: %w", j.ID, err)
+		return api.JobStatus{}, proposalError("resume job "+j.ID, err)
 	case r.DryRun:
 		return n.whenChecked(ctx, j, recounted)
 	}

@@ -103,6 +103,9 @@ func (c Config) raftConfig() *raft.Config {
 // ErrNotLeader is wrapped by Apply's error on a node that does not lead.
 var ErrNotLeader = errors.New("this node is not the leader")
 
+// ErrLost is wrapped by Apply's error on a node that led while it proposed the command, and does not any more.
+var ErrLost = errors.New("leadership was lost before the command was known to be committed, and it may still be applied")
+
 // ErrClosed is wrapped by the errors of a Log that is closed.
 var ErrClosed = errors.New("the raft log is closed")
 
@@ -183,6 +186,9 @@ func (l *Log) start() error {
 		if err := raft.BootstrapCluster(rc, l.store, l.store, l.snapshots, transport, raft.Configuration{Servers: voters}); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
+	}
+	if t, ok := transport.(*Transport); ok {
+		defer t.contacts.follow(l.has) // once there is a Raft
 	}
 	if l.raft, err = l.newRaft(rc, transport); err != nil {
 		if l.raft != nil {
@@ -318,7 +324,7 @@ func (l *Log) WaitReady(ctx context.Context) error {
 }
 
 // Apply proposes a command and waits until it is applied here. The error is the command's own (test with errors.Is against
-// ErrStaleGeneration and the like), or wraps ErrNotLeader, ErrOldMember, ErrRestoring, ErrClosed or the context's. When the context ends first, the
+// ErrStaleGeneration and the like), or wraps ErrNotLeader, ErrLost, ErrOldMember, ErrRestoring, ErrClosed or the context's. When the context ends first, the
 // command may still be applied later.
 func (l *Log) Apply(ctx context.Context, c cluster.Command) (cluster.Result, error) {
 	if needs, oldest := cluster.NeededVersion(c), l.config.Oldest(); needs > oldest {
@@ -388,7 +394,7 @@ func (l *Log) explain(what string, err error) error {
 		}
 		return fmt.Errorf("raft: %s: %w; the leader is %s", what, ErrNotLeader, leader)
 	case errors.Is(err, raft.ErrLeadershipLost):
-		return fmt.Errorf("raft: %s: leadership was lost before it was known to be committed, it may still be applied: %w", what, err)
+		return fmt.Errorf("raft: %s: %w", what, ErrLost)
 	case errors.Is(err, raft.ErrRaftShutdown):
 		return fmt.Errorf("raft: %s: %w", what, ErrClosed)
 	default:
