@@ -233,5 +233,32 @@ func (n *node) Leader(ctx context.Context) (server.Leader, error) {
 	}
 }
 
+// Left implements server.Cluster.
+func (n *node) Left(ctx context.Context, name string) {
+	for ctx.Err() == nil && n.raft.Leader() == name {
+		sleep(ctx, lookEvery)
+	}
+}
+
+// errNoContact is why nobody can say how old the state of a node is.
+var errNoContact = errors.New("this node has not heard from a node that leads since its daemon started, so nobody knows how old what it has is")
+
 // Age implements server.Cluster.
-func (n *node) Age() time.Duration { return n.raft.Age() }
+func (n *node) Age() (time.Duration, error) {
+	age, ok := n.raft.StateAge()
+	if !ok {
+		return 0, errNoContact
+	}
+	return age, nil
+}
+
+// Current implements server.Cluster.
+func (n *node) Current(ctx context.Context) error {
+	if err := n.raft.Verify(ctx); err != nil {
+		return err
+	}
+	if term := n.raft.Term(); !n.Leads() || term != n.ledTerm.Load() { // it led, lost that, and leads anew
+		return fmt.Errorf("this node has begun to lead in term %d and is not ready yet", term)
+	}
+	return nil
+}

@@ -36,7 +36,8 @@ type node struct {
 	agent    *agent.Local
 	member   *member // nil: this node is alone
 	seen     seen
-	leads    atomic.Bool // this node leads, and its coordinator has begun
+	leads    atomic.Bool   // this node leads, and its coordinator has begun
+	ledTerm  atomic.Uint64 // in which it does
 	leading  atomic.Pointer[coordinator.Coordinator]
 	started  time.Time
 	since    atomic.Pointer[time.Time] // when the coordinator of this node began

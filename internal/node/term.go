@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,9 +150,14 @@ func (n *node) handOver(ctx context.Context) {
 
 // prepare brings the state up to date and begins to coordinate.
 func (n *node) prepare(ctx context.Context) error {
+	term := n.raft.Term()
 	if err := n.raft.Leading(ctx); err != nil {
 		return err
 	}
+	if now := n.raft.Term(); now != term {
+		return fmt.Errorf("term %d has begun while this node prepared to lead in term %d", now, term)
+	}
+	n.ledTerm.Store(term)
 	if err := n.beginCluster(ctx); err != nil {
 		return err
 	}

@@ -38,9 +38,12 @@ func certificate(name, role string, uids ...string) *tls.ConnectionState {
 // peers is a cluster in memory, as one of its nodes sees it.
 type peers struct {
 	leads  bool
+	past   error // why it leads no more, though it has not noticed
 	leader Leader
 	err    error
 	asked  int
+	noAge  error
+	left   chan struct{} // closed when the node that leads does not any more
 }
 
 func (p *peers) Leads() bool { return p.leads }
@@ -50,7 +53,16 @@ func (p *peers) Leader(context.Context) (Leader, error) {
 	return p.leader, p.err
 }
 
-func (*peers) Age() time.Duration { return 1500 * time.Millisecond }
+func (p *peers) Current(context.Context) error { return p.past }
+
+func (p *peers) Age() (time.Duration, error) { return 1500 * time.Millisecond, p.noAge }
+
+func (p *peers) Left(ctx context.Context, _ string) {
+	select {
+	case <-p.left:
+	case <-ctx.Done():
+	}
+}
 
 // wire carries requests to a handler, as node n1.
 type wire struct{ to http.Handler }
@@ -215,6 +227,59 @@ func TestWithoutALeaderReadsSayTheirAge(t *testing.T) {
 		w := over(t, h, certificate("ada", "submit", "1234"), "POST", api.PathJob("7", "cancel"), "")
 		if begun != (w.Code == http.StatusAccepted) || begun != (len(b.asked) == 1) || !begun && w.Code != http.StatusServiceUnavailable {
 			t.Errorf("%s: a change: %d %s, done %v", what, w.Code, w.Body, b.asked)
+		}
+	}
+}
+
+// TestANodeThatStoodStillDoesNotAnswerAsIfItLed: another one leads meanwhile, and what this one has is old.
+func TestANodeThatStoodStillDoesNotAnswerAsIfItLed(t *testing.T) {
+	t.Parallel()
+	theirs, mine := &private{owner: 1234}, &private{owner: 1234}
+	leader := Handler(Config{Backend: theirs, Log: zap.NewNop(), Cluster: &peers{leads: true}})
+	h := Handler(Config{Backend: mine, Log: zap.NewNop(), Cluster: &peers{leads: true, past: errors.New("n2 leads"), leader: Leader{"n2", wire{leader}}}})
+	ada := certificate("ada", "submit", "1234")
+	if w := over(t, h, ada, "POST", api.PathJob("7", "cancel"), ""); w.Code != http.StatusAccepted || len(mine.asked) != 0 || len(theirs.asked) != 1 {
+		t.Errorf("%d %s; asked here %v, there %v", w.Code, w.Body, mine.asked, theirs.asked)
+	}
+	alone := Handler(Config{Backend: mine, Log: zap.NewNop(), Cluster: &peers{leads: true, past: errors.New("nobody answers"), err: errors.New("nobody leads")}})
+	if w := over(t, alone, ada, "GET", api.PathJobs, ""); w.Code != http.StatusOK || w.Header().Get(api.HeaderAge) != "1.500" {
+		t.Errorf("a read where nobody leads: %d %v %s", w.Code, w.Header(), w.Body)
+	}
+	fresh := Handler(Config{Backend: mine, Log: zap.NewNop(), Cluster: &peers{err: errors.New("nobody leads"), noAge: errors.New("nobody knows how old it is")}})
+	if w := over(t, fresh, ada, "GET", api.PathJobs, ""); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "nobody knows how old it is") {
+		t.Errorf("a read of a state of no known age: %d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+// hanging takes a request and says nothing.
+type hanging struct{ asked chan struct{} }
+
+func (h hanging) RoundTrip(q *http.Request) (*http.Response, error) {
+	h.asked <- struct{}{}
+	<-q.Context().Done()
+	return nil, q.Context().Err() //nolint:wrapcheck // as a transport does
+}
+
+// TestALeaderThatHangsIsWaitedForWhileItLeads: then a read is asked again elsewhere, and of a change nobody says that it was not done.
+func TestALeaderThatHangsIsWaitedForWhileItLeads(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		method, path string
+		status       int
+	}{{"GET", api.PathJobs, http.StatusOK}, {"POST", api.PathJob("7", "cancel"), http.StatusServiceUnavailable}} {
+		lead := hanging{make(chan struct{}, passAttempts)}
+		cluster := &peers{leader: Leader{"n2", lead}, left: make(chan struct{})}
+		go func() {
+			<-lead.asked
+			close(cluster.left)
+		}()
+		w := over(t, Handler(Config{Backend: &private{owner: 1234}, Log: zap.NewNop(), Cluster: cluster}), certificate("ada", "submit", "1234"), c.method, c.path, "")
+		asked := 1
+		if c.method == "GET" {
+			asked = passAttempts
+		}
+		if w.Code != c.status || cluster.asked != asked || w.Code != 200 && !strings.Contains(w.Body.String(), "has not said whether it did this") {
+			t.Errorf("%s %s: %d %s after %d attempts", c.method, c.path, w.Code, w.Body, cluster.asked)
 		}
 	}
 }

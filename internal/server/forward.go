@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,8 +27,13 @@ type Cluster interface {
 	Leads() bool
 	// Leader waits until it is known which node leads, and returns it, or an error when ctx has ended.
 	Leader(ctx context.Context) (Leader, error)
-	// Age is how long ago this node last heard from the node that leads; 0 on that one.
-	Age() time.Duration
+	// Left waits until the node of a name does not lead any more, as far as this node knows, or ctx ends.
+	Left(ctx context.Context, name string)
+	// Current asks the others whether this node, which led when it last looked, leads still. Without an error everything that was answered before is
+	// in what this node has.
+	Current(ctx context.Context) error
+	// Age is how old what this node has is, or an error where nobody knows.
+	Age() (time.Duration, error)
 }
 
 // Leader is the node that leads.
@@ -38,6 +45,7 @@ type Leader struct {
 
 const (
 	leaderWait   = 10 * time.Second // for a leader, by what is not answered without one
+	freshWait    = 2 * time.Second  // by what is, on a node that has just started: a leader that there is speaks several times a second
 	passAttempts = 4                // of one request: the node that leads may change meanwhile
 	passPause    = 200 * time.Millisecond
 )
@@ -51,7 +59,7 @@ func (h *handler) onLeader(r route, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		peer, err := peerFrom(q.Context())
 		switch {
-		case h.cluster.Leads() || err != nil: // the guard refuses those who are not known
+		case err != nil || h.leads(q.Context()): // the guard refuses those who are not known
 			next.ServeHTTP(w, q)
 		case peer.Via != "": // at most one hop, so that nothing goes round
 			w.Header().Set(headerElsewhere, "1")
@@ -63,6 +71,11 @@ func (h *handler) onLeader(r route, next http.Handler) http.Handler {
 			h.pass(w, q, r, peer, next)
 		}
 	})
+}
+
+// leads reports whether this node leads. One that was stopped for a while believes so until it has asked.
+func (h *handler) leads(ctx context.Context) bool {
+	return h.cluster.Leads() && h.cluster.Current(ctx) == nil
 }
 
 func unavailable(q *http.Request, why string) error {
@@ -79,6 +92,9 @@ func (h *handler) pass(w http.ResponseWriter, q *http.Request, r route, peer Pee
 	wait := leaderWait
 	if r.stale {
 		wait = time.Millisecond // what this node has is an answer too
+		if _, unknown := h.cluster.Age(); unknown != nil {
+			wait = freshWait
+		}
 	}
 	waiting, cancel := context.WithTimeout(q.Context(), wait)
 	defer cancel()
@@ -92,6 +108,9 @@ func (h *handler) pass(w http.ResponseWriter, q *http.Request, r route, peer Pee
 			break
 		}
 		if leader.Transport == nil {
+			if err = h.cluster.Current(waiting); err != nil {
+				continue
+			}
 			q.Body = io.NopCloser(bytes.NewReader(body))
 			next.ServeHTTP(w, q)
 			return
@@ -108,10 +127,14 @@ func (h *handler) pass(w http.ResponseWriter, q *http.Request, r route, peer Pee
 		}
 	}
 	if r.stale && q.Context().Err() == nil {
-		w.Header().Set(api.HeaderLeaderless, strings.ReplaceAll(err.Error(), "\n", "; "))
-		w.Header().Set(api.HeaderAge, strconv.FormatFloat(h.cluster.Age().Seconds(), 'f', 3, 64))
-		next.ServeHTTP(w, q)
-		return
+		age, unknown := h.cluster.Age()
+		if unknown == nil {
+			w.Header().Set(api.HeaderLeaderless, strings.ReplaceAll(err.Error(), "\n", "; "))
+			w.Header().Set(api.HeaderAge, strconv.FormatFloat(math.Ceil(age.Seconds()*1000)/1000, 'f', 3, 64))
+			next.ServeHTTP(w, q)
+			return
+		}
+		err = errors.Join(err, unknown)
 	}
 	h.refuse(w, q, unavailable(q, fmt.Sprintf("no node that leads can be reached: %v", err)))
 }
@@ -125,7 +148,11 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// askLeader sends a request to the node that leads. again: it was not carried out, or changes nothing, so that one may ask another.
+// errLeft is why a node that was asked is not waited for any more: one that hangs says nothing for as long.
+var errLeft = errors.New("it does not lead any more, and has not said whether it did this")
+
+// askLeader sends a request to the node that leads, and waits for the beginning of its answer while that node leads. again: it was not carried out, or
+// changes nothing, so that one may ask another.
 func (h *handler) askLeader(q *http.Request, leader Leader, body []byte, peer Peer) (answer *http.Response, again bool, err error) {
 	who, err := h.rights.toPass(peer).encode()
 	if err != nil {
@@ -142,7 +169,7 @@ func (h *handler) askLeader(q *http.Request, leader Leader, body []byte, peer Pe
 	}
 	out.Header.Set(headerPeer, who)
 	out.Header.Set(api.HeaderRequest, exchangeOf(q.Context()).id)
-	answer, err = leader.Transport.RoundTrip(out)
+	answer, err = h.whileLeading(leader, out)
 	if err != nil {
 		op, ok := errors.AsType[*net.OpError](err)
 		read := q.Method == http.MethodGet || q.Method == http.MethodHead
@@ -153,6 +180,42 @@ func (h *handler) askLeader(q *http.Request, leader Leader, body []byte, peer Pe
 		return nil, true, fmt.Errorf("%s does not lead any more", leader.Name)
 	}
 	return answer, false, nil
+}
+
+// whileLeading makes a request that ends early once the node that is asked does not lead any more.
+func (h *handler) whileLeading(leader Leader, out *http.Request) (*http.Response, error) {
+	ctx, giveUp := context.WithCancelCause(out.Context())
+	watching, answered := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		if h.cluster.Left(watching, leader.Name); watching.Err() == nil {
+			giveUp(errLeft)
+		}
+	})
+	answer, err := leader.Transport.RoundTrip(out.WithContext(ctx))
+	answered()
+	watch.Wait()
+	if err != nil {
+		if errors.Is(context.Cause(ctx), errLeft) {
+			err = errLeft
+		}
+		giveUp(nil)
+		return nil, err
+	}
+	answer.Body = &passed{answer.Body, giveUp}
+	return answer, nil
+}
+
+// passed is the body of an answer to a request that was passed on.
+type passed struct {
+	io.ReadCloser
+	end context.CancelCauseFunc // of the request
+}
+
+// Close implements io.Closer.
+func (p *passed) Close() error {
+	defer p.end(nil)
+	return p.ReadCloser.Close() //nolint:wrapcheck // as io.Closer has it
 }
 
 // relay sends the answer of another node, piece by piece as it comes. One that breaks off there breaks off here.

@@ -51,6 +51,17 @@ func (l *Log) Age() time.Duration {
 	return time.Since(l.opened)
 }
 
+// StateAge is how old State is: how long ago it had everything that the node which led had committed. ok is false where it never had since the log was
+// opened: then nobody knows.
+func (l *Log) StateAge() (age time.Duration, ok bool) {
+	t, is := l.config.Transport.(*Transport)
+	if !is {
+		return l.Age(), true
+	}
+	at := t.contacts.agreedAt()
+	return time.Since(at), !at.IsZero()
+}
+
 // Term is Raft's current term.
 func (l *Log) Term() uint64 { return l.raft.CurrentTerm() }
 
@@ -86,9 +97,61 @@ func (l *Log) RemoveNode(ctx context.Context, name string) error {
 	return fmt.Errorf("raft: remove node %s: another node leads from now on: %w", name, ErrNotLeader)
 }
 
-// Verify asks a majority whether this node leads still, for reads that must be current. Its error wraps ErrNotLeader where it does not.
+// Verify asks a majority of those that vote whether this node leads still, for reads that must be current. Its error wraps ErrNotLeader where it does
+// not. Only answers to questions from after the call count.
 func (l *Log) Verify(ctx context.Context) error {
-	return l.wait(ctx, "verify that this node leads", func() error { return l.raft.VerifyLeader().Error() })
+	since, term := time.Now(), l.Term()
+	for {
+		if err := l.wait(ctx, "verify that this node leads", func() error { return l.raft.VerifyLeader().Error() }); err != nil {
+			return err
+		}
+		if done, err := l.followed(ctx, term, since); done || err != nil {
+			return err
+		}
+	}
+}
+
+// verifyAgain is how long answers of a majority are waited for before it is asked again.
+const verifyAgain = 50 * time.Millisecond
+
+// followed waits until a majority has answered what this node, as the leader of a term, has asked since then; or not for long.
+func (l *Log) followed(ctx context.Context, term uint64, since time.Time) (bool, error) {
+	t, ok := l.config.Transport.(*Transport)
+	if !ok { // inside one process, an answer is not older than the question
+		return true, nil
+	}
+	again := time.NewTimer(verifyAgain)
+	defer again.Stop()
+	for {
+		members, err := l.Members()
+		if err != nil {
+			return false, err
+		}
+		voters, own := 0, 0
+		var others []raft.ServerID
+		for _, m := range members {
+			switch {
+			case !m.Voter:
+				continue
+			case m.Name == l.config.NodeID:
+				own = 1
+			default:
+				others = append(others, raft.ServerID(m.Name))
+			}
+			voters++
+		}
+		count, changed := t.contacts.followed(others, term, since)
+		if own+count > voters/2 {
+			return true, nil
+		}
+		select {
+		case <-changed:
+		case <-again.C:
+			return false, nil
+		case <-ctx.Done():
+			return false, fmt.Errorf("raft: verify that this node leads: %w", ctx.Err())
+		}
+	}
 }
 
 // Demote ends that a node votes; it follows.

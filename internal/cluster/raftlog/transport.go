@@ -22,21 +22,67 @@ const (
 // Transport carries Raft's messages over connections that others make and accept.
 type Transport struct {
 	*raft.NetworkTransport
-	streams *streams
+	streams  *streams
+	contacts *contacts
+	received chan raft.RPC // what is handed on to Raft
+	closing  chan struct{}
+	closed   sync.Once
+	pump     sync.WaitGroup
 }
 
 // Close ends the transport and every connection that it has accepted: the library leaves those to the nodes that made them.
 func (t *Transport) Close() error {
-	return errors.Join(t.NetworkTransport.Close(), t.streams.closeAccepted())
+	t.closed.Do(func() { close(t.closing) })
+	err := errors.Join(t.NetworkTransport.Close(), t.streams.closeAccepted())
+	t.pump.Wait()
+	return err
+}
+
+// Consumer implements raft.Transport.
+func (t *Transport) Consumer() <-chan raft.RPC { return t.received }
+
+// hand hands on what other nodes say, and notes what the leader does.
+func (t *Transport) hand() {
+	for {
+		var rpc raft.RPC
+		select {
+		case rpc = <-t.NetworkTransport.Consumer():
+		case <-t.closing:
+			return
+		}
+		if q, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
+			t.contacts.hear(q)
+		}
+		select {
+		case t.received <- rpc:
+		case <-t.closing:
+			return
+		}
+	}
+}
+
+// AppendEntries implements raft.Transport.
+func (t *Transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	begun := time.Now()
+	err := t.NetworkTransport.AppendEntries(id, target, q, r)
+	if err == nil && r.Success {
+		t.contacts.answer(id, q.Term, begun)
+	}
+	return err
 }
 
 // NewTransport returns a transport whose local address, HOST:PORT, is where others reach the listener. dial connects to such an address. The
 // Log that it is given to closes it, and with it the listener.
 func NewTransport(listener net.Listener, address string, dial func(ctx context.Context, address string) (net.Conn, error), log *zap.Logger) *Transport {
 	layer := &streams{Listener: listener, address: raftAddress(address), dial: dial, accepted: map[*accepted]bool{}}
-	return &Transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: layer, MaxPool: transportConns, Timeout: transportTimeout, Logger: raftLogger(log),
-	}), layer}
+	t := &Transport{
+		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+			Stream: layer, MaxPool: transportConns, Timeout: transportTimeout, Logger: raftLogger(log),
+		}),
+		streams: layer, contacts: newContacts(), received: make(chan raft.RPC), closing: make(chan struct{}),
+	}
+	t.pump.Go(t.hand)
+	return t
 }
 
 // raftAddress is a HOST:PORT as an address of a network.
