@@ -150,6 +150,7 @@ SCHEDULES ?= 2000000
 
 .PHONY: test-cluster
 test-cluster: ## the long form of the tests of replication: clusters that lose nodes and networks for hours of simulated time, and millions of schedules (SIMULATED=1h CLUSTERS=5 SCHEDULES=2000000 SEED=1)
+	$(TEST) $(TAGS) ./internal/node -run Linearizable -api-rounds 20 -v
 	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(or $(filter-out 0,$(SEED)),1) -v
 	$(TEST) -timeout 6h $(TAGS) ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
 	$(TEST) -timeout 6h ./internal/coordinator -run WhateverTheSchedule -schedules $(SCHEDULES) -first-schedule $(or $(filter-out 0,$(SEED)),1) -v
