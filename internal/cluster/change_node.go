@@ -45,7 +45,7 @@ func (s *State) setNode(n Node) error {
 		return fmt.Errorf("node %s: %w: it has %d nodes; remove one first", n.Name, ErrTooMany, len(s.nodes))
 	}
 	n.Joined = n.Joined.UTC()
-	s.nodes = maps.Clone(s.nodes)
+	s.nodes, s.nodeOrder = maps.Clone(s.nodes), &order[*Node]{}
 	s.nodes[n.Name] = &n
 	return nil
 }
@@ -218,7 +218,7 @@ func (c *RemoveNode) apply(s *State) (string, error) {
 	if len(s.nodes) == 1 {
 		return "", fmt.Errorf("node %s: %w", c.Name, ErrLastNode)
 	}
-	s.nodes = maps.Clone(s.nodes)
+	s.nodes, s.nodeOrder = maps.Clone(s.nodes), &order[*Node]{}
 	delete(s.nodes, c.Name)
 	return "", nil
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -93,10 +94,9 @@ func (s *State) Node(name string) (*Node, error) {
 	return n, nil
 }
 
-// Nodes are the members, by name. A node that is alone has none.
+// Nodes are the members, by name. A node that is alone has none. The slice is shared, also with other states that have the same members.
 func (s *State) Nodes() []*Node {
-	_, nodes := s.sorted()
-	return slices.Clip(nodes)
+	return s.nodeOrder.of(s.nodes, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // Tokens are those that are remembered, by hash.

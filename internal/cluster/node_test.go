@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -108,5 +109,29 @@ func TestRefusalsOfMembersCanBeTold(t *testing.T) {
 	}
 	if _, _, err := cluster.NewState().Apply(1, joins(1, at)); !errors.Is(err, cluster.ErrAlone) {
 		t.Errorf("alone: %v", err)
+	}
+}
+
+// TestStatesWithTheSameMembersShareTheirList: who keeps something for each member looks whether it is another list.
+func TestStatesWithTheSameMembersShareTheirList(t *testing.T) {
+	at, s := time.Unix(1700000000, 0), begun(t)
+	for _, c := range []struct {
+		command cluster.Command
+		nodes   int
+		same    bool
+	}{
+		{&cluster.SubmitJob{Name: "job", File: "job.yaml", Base: "/", Submitted: at, Spec: json.RawMessage("{}")}, 1, true},
+		{&cluster.AddToken{Token: cluster.Token{Hash: hashOf(1), Role: cluster.TokenNode, Expires: at.Add(time.Hour)}, At: at}, 1, true},
+		{joins(1, at), 2, false},
+		{&cluster.DrainNode{Name: "n7"}, 2, true}, // it is refused
+		{&cluster.DrainNode{Name: "n1", Reason: "why", By: "ada"}, 2, false},
+		{&cluster.RemoveNode{Name: "n1"}, 1, false},
+	} {
+		before := s.Nodes()
+		s, _, _ = s.Apply(s.Index+1, c.command)
+		after := s.Nodes()
+		if len(after) != c.nodes || (&before[0] == &after[0]) != c.same {
+			t.Errorf("%s: %d nodes, in the same list: %v", cluster.Kind(c.command), len(after), &before[0] == &after[0])
+		}
 	}
 }

@@ -29,7 +29,7 @@ func (s *State) Restored(backup *State, now time.Time, source string) (next *Sta
 	}
 	out := *s
 	out.NextJob = max(s.NextJob, backup.NextJob)
-	out.jobs, out.order = maps.Clone(s.jobs), &order{}
+	out.jobs, out.jobOrder = maps.Clone(s.jobs), &order[*Job]{}
 	for _, j := range backup.Jobs() {
 		if is := s.jobs[j.ID]; is != nil {
 			if !is.Submitted.Equal(j.Submitted) {

@@ -73,7 +73,7 @@ func ReadState(r io.Reader) (*State, error) {
 	if err := s.readCluster(&b); err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
 	}
-	s.order = &order{}
+	s.jobOrder, s.nodeOrder = &order[*Job]{}, &order[*Node]{}
 	return s, nil
 }
 

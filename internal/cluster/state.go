@@ -105,33 +105,23 @@ type State struct {
 	nodes     map[string]*Node  // by name
 	tokens    map[string]*Token // by hash
 
-	order *order // nil while the state is made
+	jobOrder  *order[*Job]  // nil while the state is made
+	nodeOrder *order[*Node] // of nodes: most commands leave both as they are
 }
 
-// order holds what is sorted once for all that read a state.
-type order struct {
-	once  sync.Once
-	jobs  []*Job
-	nodes []*Node
+// order holds what is sorted once for all that read it.
+type order[T any] struct {
+	once sync.Once
+	all  []T
 }
 
-// sorted returns the jobs and nodes in order.
-func (s *State) sorted() ([]*Job, []*Node) {
-	if s.order == nil { // it is being made
-		return s.sort()
+// of returns what is in a map, in order; o is nil where the map still changes.
+func (o *order[T]) of(m map[string]T, compare func(a, b T) int) []T {
+	if o == nil {
+		return slices.SortedFunc(maps.Values(m), compare)
 	}
-	s.order.once.Do(func() { s.order.jobs, s.order.nodes = s.sort() })
-	return s.order.jobs, s.order.nodes
-}
-
-func (s *State) sort() ([]*Job, []*Node) {
-	jobs := slices.SortedFunc(maps.Values(s.jobs), func(a, b *Job) int {
-		if c := cmp.Compare(len(a.ID), len(b.ID)); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.ID, b.ID)
-	})
-	return jobs, slices.SortedFunc(maps.Values(s.nodes), func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
+	o.once.Do(func() { o.all = slices.SortedFunc(maps.Values(m), compare) })
+	return slices.Clip(o.all)
 }
 
 // NewState is the state before the first command.
@@ -163,8 +153,7 @@ func (s *State) Submitted(owner uint32, key string) *Job {
 
 // Jobs are all jobs, in the order of submission. The slice is shared as well.
 func (s *State) Jobs() []*Job {
-	jobs, _ := s.sorted()
-	return slices.Clip(jobs)
+	return s.jobOrder.of(s.jobs, func(a, b *Job) int { return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID)) })
 }
 
 // Errors that a command may be rejected with; test with errors.Is.
@@ -188,9 +177,9 @@ type Result struct {
 func (s *State) Apply(index uint64, c Command) (*State, Result, error) {
 	next, rejected := *s, *s
 	next.Index, rejected.Index = index, index
-	next.jobs, next.order = maps.Clone(s.jobs), nil
+	next.jobs, next.jobOrder = maps.Clone(s.jobs), nil
 	id, err := c.apply(&next)
-	next.order = &order{}
+	next.jobOrder = &order[*Job]{}
 	if err != nil {
 		return &rejected, Result{Index: index, Job: id}, fmt.Errorf("%s: %w", Kind(c), err)
 	}
