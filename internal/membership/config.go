@@ -17,8 +17,7 @@ import (
 // The times of the failure detector. Decision 0097 argues them: a node that is killed is dead within about 2 s, and one that is stopped for a second
 // is not.
 const (
-	probeEvery    = 200 * time.Millisecond // one other node
-	probeTimeout  = 100 * time.Millisecond // then others are asked to probe it, and a stream is tried
+	probeEvery    = 200 * time.Millisecond // one other node; after half of it others are asked to probe it, and a stream is tried
 	suspicion     = 7                      // probe intervals from suspect to dead, at least 1.4 s
 	gossipEvery   = 50 * time.Millisecond
 	syncEvery     = 10 * time.Second // the whole list with one other node
@@ -49,10 +48,14 @@ type Config struct {
 	Streams net.Listener
 	// Dial connects to a node by its name. Required.
 	Dial func(ctx context.Context, name string) (net.Conn, error)
-	// Peers are the members by name, HOST:PORT, with or without this node. It is called concurrently and does not block. Required.
+	// Peers are the members by name, HOST:PORT, with or without this node. It is called concurrently, with each thing that is heard of a node, and does not
+	// block. The List does not change what it returns. Required.
 	Peers func() map[string]string
 	// Resolve finds where datagrams for HOST:PORT go. Default: UDP and the host's resolver.
 	Resolve func(ctx context.Context, address string) (net.Addr, error)
+	// ProbeEvery is how often one other node is probed, and how long that one has for its answer. A node that cannot count on its turn, as where very many share
+	// a host, probes more rarely, and takes nobody for dead because it is slow itself. Default 200 ms.
+	ProbeEvery time.Duration
 	// Events are told what happens.
 	Events Events
 	// Log gets the library's own log, for the most part at debug level. Default: none.
@@ -71,6 +74,7 @@ func (c Config) withDefaults() Config {
 	c.Log = cmp.Or(c.Log, zap.NewNop())
 	c.Oldest = cmp.Or(c.Oldest, 1)
 	c.Newest = cmp.Or(c.Newest, c.Oldest)
+	c.ProbeEvery = cmp.Or(c.ProbeEvery, probeEvery)
 	if c.Resolve == nil {
 		c.Resolve = resolveUDP
 	}
@@ -92,6 +96,8 @@ func (c Config) Validate() error {
 		return errors.New("membership: Packets, Streams, Dial and Peers are required")
 	case c.Oldest < 1 || c.Oldest > maxOldest || c.Newest < c.Oldest || c.Newest > c.Oldest+maxNewer:
 		return fmt.Errorf("membership: versions %d to %d: want 1 to %d, and at most %d newer ones", c.Oldest, c.Newest, maxOldest, maxNewer)
+	case c.ProbeEvery < 0:
+		return fmt.Errorf("membership: a probe every %v: that must be positive", c.ProbeEvery)
 	case len(c.Version) > maxVersionBytes || c.Commands < 0 || c.Commands > maxCommands:
 		return fmt.Errorf("membership: a version of %d bytes that knows commands up to %d: want at most %d, and 0 to %d", len(c.Version), c.Commands, maxVersionBytes, maxCommands)
 	}
@@ -102,7 +108,7 @@ func (c Config) Validate() error {
 func (c Config) library(t *transport, l *List) *memberlist.Config {
 	m := memberlist.DefaultLANConfig()
 	m.Name, m.Transport, m.RequireNodeNames = c.Name, t, true
-	m.ProbeInterval, m.ProbeTimeout = probeEvery, probeTimeout
+	m.ProbeInterval, m.ProbeTimeout = c.ProbeEvery, c.ProbeEvery/2
 	m.SuspicionMult, m.SuspicionMaxTimeoutMult = suspicion, 2
 	m.GossipInterval, m.PushPullInterval, m.TCPTimeout = gossipEvery, syncEvery, streamTimeout
 	m.UDPBufferSize = maxPacket - sealBytes

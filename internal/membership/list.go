@@ -109,13 +109,30 @@ func (l *List) Members() map[string]Member {
 	out[l.config.Name] = Member{State: Alive, Version: l.config.Version, Commands: l.config.Commands, Address: l.config.Peers()[l.config.Name]}
 	now, patience := time.Now(), l.patience(score)
 	for name, r := range l.known {
-		m := r.Member
-		if m.State == Alive && now.Sub(r.Answered) > patience {
-			m.State, m.Since = Suspect, r.Answered
-		}
-		out[name] = m
+		out[name] = r.seen(now, patience)
 	}
 	return out
+}
+
+// Member is another member of the replicated state; zero: there is none of that name.
+func (l *List) Member(name string) Member {
+	score := 1 + l.gossip.GetHealthScore()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.known[name]
+	if r == nil {
+		return Member{}
+	}
+	return r.seen(time.Now(), l.patience(score))
+}
+
+// seen is the node as this one sees it, whose answer it waits for as long.
+func (r *record) seen(now time.Time, patience time.Duration) Member {
+	m := r.Member
+	if m.State == Alive && now.Sub(r.Answered) > patience {
+		m.State, m.Since = Suspect, r.Answered
+	}
+	return m
 }
 
 // patience is how long a node that is alive may leave this one without an answer: the library probes the others in turn, each at most two rounds
@@ -127,7 +144,7 @@ func (l *List) patience(score int) time.Duration {
 			alive++
 		}
 	}
-	return probeEvery * time.Duration((2*alive+1)*score)
+	return l.config.ProbeEvery * time.Duration((2*alive+1)*score)
 }
 
 // keep follows the replicated state, and tries those who are dead: the library does not join again what a partition has parted.

@@ -145,7 +145,7 @@ func (e *end) SetReadDeadline(time.Time) error  { return nil }
 func (e *end) SetWriteDeadline(time.Time) error { return nil }
 
 // simulate makes a network of nodes n1, n2, ... that know each other.
-func simulate(t *testing.T, count int) (*network, []string) {
+func simulate(t *testing.T, count int, changes ...func(*membership.Config)) (*network, []string) {
 	t.Helper()
 	n := &network{part: map[string]int{}, ends: map[string]*end{}, lists: map[string]*membership.List{}, died: map[string]int{}}
 	var names []string
@@ -153,20 +153,20 @@ func simulate(t *testing.T, count int) (*network, []string) {
 		names = append(names, fmt.Sprintf("n%d", i+1))
 	}
 	for _, name := range names {
-		n.open(t, name, names)
+		n.open(t, name, names, changes...)
 	}
 	n.wait(t, membership.Alive, names, names)
 	return n, names
 }
 
 // open begins to gossip as a node.
-func (n *network) open(t *testing.T, name string, names []string) {
+func (n *network) open(t *testing.T, name string, names []string, changes ...func(*membership.Config)) {
 	t.Helper()
 	e := &end{network: n, name: name, packets: make(chan packet, 1000), streams: make(chan net.Conn), closed: make(chan struct{})}
 	n.mu.Lock()
 	n.ends[name] = e
 	n.mu.Unlock()
-	l, err := membership.Open(membership.Config{
+	c := membership.Config{
 		Name: name, Version: "v1", Commands: 7, Cluster: "c1", Key: make([]byte, 32), Packets: e, Streams: e, Dial: e.dial,
 		Peers: func() map[string]string {
 			out := map[string]string{}
@@ -183,7 +183,11 @@ func (n *network) open(t *testing.T, name string, names []string) {
 				n.died[other]++
 			}
 		}},
-	})
+	}
+	for _, change := range changes {
+		change(&c)
+	}
+	l, err := membership.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,6 +263,28 @@ func TestANodeThatStopsForASecondIsSuspectAtMost(t *testing.T) {
 		}
 		if n.died[names[0]] > 0 {
 			t.Errorf("it died %d times", n.died[names[0]])
+		}
+		n.close(t)
+	})
+}
+
+func TestNodesThatProbeRarelyWaitLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, names := simulate(t, 3, func(c *membership.Config) { c.ProbeEvery = 2 * time.Second })
+		for range 20 {
+			n.set(stopped, names[0])
+			time.Sleep(8 * time.Second) // with the usual times it would be dead after two
+			n.set(0, names[0])
+			n.wait(t, membership.Alive, names, names)
+			time.Sleep(20 * time.Second)
+		}
+		if n.died[names[0]] > 0 {
+			t.Errorf("it died %d times", n.died[names[0]])
+		}
+		n.set(gone, names[0])
+		n.wait(t, membership.Dead, names[1:], names[:1])
+		if m := n.lists[names[1]].Member(names[0]); m != n.lists[names[1]].Members()[names[0]] || m.State != membership.Dead {
+			t.Errorf("by itself it is seen as %+v", m)
 		}
 		n.close(t)
 	})

@@ -85,6 +85,8 @@ type Config struct {
 	Version string
 	// Protocols are the versions of the protocols between nodes that this program speaks. Default: mux.Spoken; tests pretend to be other programs.
 	Protocols mux.Versions
+	// ProbeEvery is membership.Config's. Default: its own.
+	ProbeEvery time.Duration
 	// Log is the daemon's log. Required.
 	Log *zap.Logger
 	// Processes are those of jobs. Nil: the operating system's.

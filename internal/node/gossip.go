@@ -66,7 +66,8 @@ func (n *node) keepGossip(ctx context.Context) error {
 	list, err := membership.Open(membership.Config{ //nolint:contextcheck // it lives until Close
 		Name: n.id, Version: n.config.Version, Commands: cluster.CommandVersion, Oldest: n.config.Protocols.Oldest, Newest: n.config.Protocols.Newest,
 		Cluster: state.Authority().Cluster, Key: state.Authority().GossipKey,
-		Packets: g.packets, Streams: m.mux.Listener(mux.ProtocolGossip), Log: n.log,
+		ProbeEvery: n.config.ProbeEvery,
+		Packets:    g.packets, Streams: m.mux.Listener(mux.ProtocolGossip), Log: n.log,
 		Dial: func(ctx context.Context, name string) (net.Conn, error) {
 			known, err := n.raft.State().Node(name)
 			if err != nil {
