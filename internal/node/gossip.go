@@ -24,6 +24,31 @@ type gossip struct {
 	list    atomic.Pointer[membership.List]
 	wake    chan struct{} // something changed
 	told    atomic.Int64  // when datagrams that were dropped were told of, Unix ns
+	peers   atomic.Pointer[peers]
+}
+
+// peers are where the members are, by name. Gossip asks for them with each thing that it hears of a node.
+type peers struct {
+	nodes []*cluster.Node // the members, as their state has them
+	at    map[string]string
+}
+
+// peersOf are the peers among members, made anew only where those have changed. Nobody changes what it returns.
+func (g *gossip) peersOf(nodes []*cluster.Node) map[string]string {
+	if last := g.peers.Load(); last != nil && sameNodes(last.nodes, nodes) {
+		return last.at
+	}
+	p := &peers{nodes, make(map[string]string, len(nodes))}
+	for _, node := range nodes {
+		p.at[node.Name] = node.Address
+	}
+	g.peers.Store(p)
+	return p.at
+}
+
+// sameNodes reports whether both are the members of states between which no member has changed: those share the slice.
+func sameNodes(a, b []*cluster.Node) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // openGossip opens the port for datagrams.
@@ -51,6 +76,14 @@ func (g *gossip) members() map[string]membership.Member {
 	return nil
 }
 
+// memberOf is what gossip says of a node.
+func (g *gossip) memberOf(name string) membership.Member {
+	if list := g.list.Load(); list != nil {
+		return list.Member(name)
+	}
+	return membership.Member{}
+}
+
 // keepGossip gossips from when this node has the state of its cluster until ctx ends, and then says to the others that it stops.
 func (n *node) keepGossip(ctx context.Context) error {
 	state, changed := n.raft.Changed()
@@ -75,13 +108,7 @@ func (n *node) keepGossip(ctx context.Context) error {
 			}
 			return m.dial(ctx, mux.ProtocolGossip, name, known.Address)
 		},
-		Peers: func() map[string]string {
-			peers := map[string]string{}
-			for _, node := range n.raft.State().Nodes() {
-				peers[node.Name] = node.Address
-			}
-			return peers
-		},
+		Peers:  func() map[string]string { return g.peersOf(n.raft.State().Nodes()) },
 		Events: membership.Events{Changed: n.heard, Dropped: n.dropped},
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/membership"
@@ -54,6 +55,12 @@ func (s *seen) get(name string) (sight, bool) {
 	return out, ok
 }
 
+// before reports whether a node was last asked before a time, or never.
+func (s *seen) before(name string, at time.Time) bool {
+	last, _ := s.get(name)
+	return !last.asked.After(at)
+}
+
 // silent is how long a node has not answered.
 func (s *sight) silent(now time.Time) time.Duration {
 	if s.at.IsZero() {
@@ -91,11 +98,17 @@ func (n *node) keepMembers(ctx context.Context) {
 	n.seen.mu.Lock()
 	n.seen.of = map[string]sight{}
 	n.seen.mu.Unlock()
+	var due time.Time // when all are looked at next
 	for ctx.Err() == nil {
 		state, changed := n.raft.Changed()
+		members, heard, now := state.Nodes(), n.member.gossip.members(), time.Now()
+		all := !now.Before(due)
+		if all {
+			due = now.Add(seeEvery)
+		}
 		var looks sync.WaitGroup
-		for _, other := range state.Nodes() {
-			if other.Name != n.id {
+		for _, other := range members {
+			if other.Name != n.id && (all || n.seen.before(other.Name, heard[other.Name].Since)) {
 				looks.Go(func() { n.look(ctx, other.Name) })
 			}
 		}
@@ -103,14 +116,29 @@ func (n *node) keepMembers(ctx context.Context) {
 		if err := n.configureRaft(ctx); err != nil && ctx.Err() == nil {
 			n.log.Warn("the members of Raft are not those of the cluster yet", zap.Error(err))
 		}
-		t := time.NewTimer(seeEvery)
+		n.awaitLook(ctx, time.Until(due), members, changed)
+	}
+}
+
+// awaitLook waits until it is time to look at nodes: at all of them after a while, and at some at once when the members are others, or when gossip says
+// something of one. Most of what changes the state is of jobs.
+func (n *node) awaitLook(ctx context.Context, most time.Duration, members []*cluster.Node, changed <-chan struct{}) {
+	t := time.NewTimer(most)
+	defer t.Stop()
+	for {
 		select {
 		case <-t.C:
+			return
 		case <-changed:
+			var state *cluster.State
+			if state, changed = n.raft.Changed(); !sameNodes(state.Nodes(), members) {
+				return
+			}
 		case <-n.member.gossip.wake:
+			return
 		case <-ctx.Done():
+			return
 		}
-		t.Stop()
 	}
 }
 
@@ -128,7 +156,7 @@ func (n *node) look(ctx context.Context, name string) {
 	if ctx.Err() != nil { // the question was given up
 		return
 	}
-	now, heard := time.Now(), n.member.gossip.members()[name]
+	now, heard := time.Now(), n.member.gossip.memberOf(name)
 	n.seen.mu.Lock()
 	before := n.seen.of[name]
 	after := before

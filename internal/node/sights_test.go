@@ -103,3 +103,41 @@ func TestANodeIsDrainedOnceNothingIsOnlyThere(t *testing.T) {
 		}
 	}
 }
+
+func TestPeersAreMadeAnewWhereMembersHaveChanged(t *testing.T) {
+	t.Parallel()
+	var g gossip
+	a, b := []*cluster.Node{{Name: "n1", Address: "n1:1"}}, []*cluster.Node{{Name: "n1", Address: "n1:2"}}
+	first := g.peersOf(a)
+	first["seen"] = "by nobody else" // nobody does that but this test
+	if again := g.peersOf(a); again["n1"] != "n1:1" || again["seen"] == "" {
+		t.Errorf("of the same members: %v", again)
+	}
+	if other := g.peersOf(b); other["n1"] != "n1:2" || other["seen"] != "" {
+		t.Errorf("of others: %v", other)
+	}
+	if none := g.peersOf(nil); len(none) != 0 {
+		t.Errorf("of none: %v", none)
+	}
+}
+
+func TestOnlyNodesOfWhichThereIsNewsAreLookedAtEarly(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := seen{of: map[string]sight{"n1": {asked: now}}}
+	for what, c := range map[string]struct {
+		name  string
+		heard time.Time
+		want  bool
+	}{
+		"it was asked since":            {"n1", now.Add(-time.Second), false},
+		"nothing was heard":             {"n1", time.Time{}, false},
+		"something was heard since":     {"n1", now.Add(time.Second), true},
+		"it was never asked":            {"n2", now, true},
+		"nothing is known of it at all": {"n2", time.Time{}, true},
+	} {
+		if got := s.before(c.name, c.heard); got != c.want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+}

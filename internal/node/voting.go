@@ -13,31 +13,39 @@ import (
 	"github.com/avgpipe/avgpipe/internal/pki"
 )
 
-// configureRaft makes one change at most that brings Raft's configuration nearer to the members. The next look makes the next one. Who votes is
-// autopilot's.
+// configureRaft brings Raft's configuration to the members, one change after the other. Who votes is autopilot's.
 func (n *node) configureRaft(ctx context.Context) error {
+	for {
+		if changed, err := n.changeRaft(ctx); err != nil || !changed {
+			return err
+		}
+	}
+}
+
+// changeRaft makes one change at most that brings Raft's configuration nearer to the members.
+func (n *node) changeRaft(ctx context.Context) (changed bool, err error) {
 	state := n.raft.State()
 	members, err := n.raft.Members()
 	if err != nil || state.Authority() == nil {
-		return err
+		return false, err
 	}
 	for _, m := range members {
 		node, err := state.Node(m.Name)
 		switch {
 		case err != nil && m.Name != n.id:
 			n.log.Info("a node takes no part in Raft any more", zap.String("member", m.Name))
-			return n.raft.RemoveNode(ctx, m.Name)
+			return true, n.raft.RemoveNode(ctx, m.Name)
 		case err == nil && node.Address != m.Address:
-			return n.raft.AddNode(ctx, m.Name, node.Address, false) // it keeps its vote
+			return true, n.raft.AddNode(ctx, m.Name, node.Address, false) // it keeps its vote
 		}
 	}
 	for _, node := range state.Nodes() {
 		if !slices.ContainsFunc(members, func(m raftlog.Member) bool { return m.Name == node.Name }) {
 			n.log.Info("a node follows", zap.String("member", node.Name), zap.String("address", node.Address))
-			return n.raft.AddNode(ctx, node.Name, node.Address, false)
+			return true, n.raft.AddNode(ctx, node.Name, node.Address, false)
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // keepVoters decides who votes, while this node leads.
