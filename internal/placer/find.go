@@ -37,9 +37,29 @@ type partial struct {
 
 // ways are those that it finds, the best first. Where one node has room for everything, and none is faster, there is no other.
 func (f *finder) ways() []chosen {
-	if len(f.units) == 0 || len(f.nodes) == 0 {
-		return nil
+	all := f.nodes
+	f.nodes = preferred(f.holding())
+	if len(f.units) > 0 && len(f.nodes) > 0 {
+		if found := f.among(); len(found) > 0 {
+			return found
+		}
 	}
+	f.nodes = all // that it says of each what it lacks
+	return nil
+}
+
+// holding are the nodes that have room for some unit: in a large cluster most have none.
+func (f *finder) holding() (some []Node) {
+	for _, n := range f.nodes {
+		if slices.ContainsFunc(f.units, func(u unit) bool { r := n.room(); return r.take(&u) }) {
+			some = append(some, n)
+		}
+	}
+	return some
+}
+
+// among looks for ways among the nodes that are left.
+func (f *finder) among() []chosen {
 	if c, fits := f.onFastest(); fits && !f.job.Spread {
 		return []chosen{c}
 	}
@@ -102,14 +122,12 @@ const maxNodes = 64
 
 // follow finds ways whose neighbours are on one node, unit by unit, and keeps of each number of nodes the fastest few.
 func (f *finder) follow() {
-	if len(f.nodes) > maxNodes {
-		f.nodes = f.nodes[:maxNodes]
-	}
+	nodes := f.nodes[:min(len(f.nodes), maxNodes)]
 	all := []*partial{nil}
 	for i := range f.units {
-		byNodes := make([][]*partial, len(f.nodes)+1)
+		byNodes := make([][]*partial, len(nodes)+1)
 		for _, p := range all {
-			for n := range f.nodes {
+			for n := range nodes {
 				if next := f.extend(p, i, n); next != nil {
 					byNodes[next.nodes] = append(byNodes[next.nodes], next)
 				}
@@ -171,9 +189,11 @@ func (f *finder) enough(p *partial, i int) bool {
 		case p.used&(1<<n) != 0:
 			continue
 		}
-		room += seatsIn(cores, f.job.Threads, seatsIn(gpus, u.gpus, left))
+		if room += seatsIn(cores, f.job.Threads, seatsIn(gpus, u.gpus, left)); room >= left {
+			return true
+		}
 	}
-	return room >= left
+	return false
 }
 
 // seatsIn is how often need is in have, at most most.
@@ -210,6 +230,18 @@ type room struct {
 	bytes       int64
 }
 
+// room is what is free of a node.
+func (n *Node) room() room { return room{len(n.Cores), len(n.GPUs), n.bytes()} }
+
+// take takes what a unit needs. It reports whether there was as much.
+func (r *room) take(u *unit) bool {
+	if r.cores < u.cores || r.gpus < u.gpus || r.bytes < u.bytes {
+		return false
+	}
+	r.cores, r.gpus, r.bytes = r.cores-u.cores, r.gpus-u.gpus, r.bytes-u.bytes
+	return true
+}
+
 // searchAll looks among all ways, those too whose neighbours lie apart, for some that have room: the units that need most first.
 func (f *finder) searchAll() {
 	order := make([]int, len(f.units))
@@ -222,7 +254,7 @@ func (f *finder) searchAll() {
 	})
 	left, at, steps := make([]room, len(f.nodes)), make([]int, len(f.units)), 0
 	for n := range f.nodes {
-		left[n] = room{len(f.nodes[n].Cores), len(f.nodes[n].GPUs), f.nodes[n].bytes()}
+		left[n] = f.nodes[n].room()
 	}
 	var put func(i int)
 	put = func(i int) {
@@ -233,13 +265,13 @@ func (f *finder) searchAll() {
 		u := &f.units[order[i]]
 		for n := range f.nodes {
 			r := left[n]
-			if r.cores < u.cores || r.gpus < u.gpus || r.bytes < u.bytes {
+			if !left[n].take(u) {
 				continue
 			}
 			if steps++; steps > mostSteps || len(f.found) >= mostWays {
 				return
 			}
-			left[n], at[order[i]] = room{r.cores - u.cores, r.gpus - u.gpus, r.bytes - u.bytes}, n
+			at[order[i]] = n
 			put(i + 1)
 			left[n] = r
 		}

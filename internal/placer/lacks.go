@@ -36,14 +36,56 @@ func (j *Job) bytes() (sum int64) {
 	return sum
 }
 
+// mostNamed bounds the nodes that are named where a job has no room. Of more, those that have the same free are told of together.
+const mostNamed = 16
+
 // noRoom says of each node what it lacks.
 func (f *finder) noRoom() *NoRoomError {
+	if len(f.nodes)+len(f.excluded) > mostNamed {
+		return f.noRoomInMany()
+	}
 	e := &NoRoomError{}
 	for i := range f.nodes {
-		e.Lacks = append(e.Lacks, f.nodes[i].free(f.job))
+		e.Lacks = append(e.Lacks, f.nodes[i].Name+": "+f.nodes[i].free(f.job))
 	}
 	for i := range f.excluded {
 		e.Lacks = append(e.Lacks, f.excluded[i].Name+": "+f.excluded[i].Excluded)
+	}
+	return e
+}
+
+// noRoomInMany says it of nodes that have the same free together, and of those that may have no stage how many there are.
+func (f *finder) noRoomInMany() *NoRoomError {
+	type alike struct {
+		room
+		all Capacity
+	}
+	count, e := map[alike]int{}, &NoRoomError{}
+	var first []int // of each kind
+	for i := range f.nodes {
+		kind := alike{f.nodes[i].room(), f.nodes[i].All}
+		if count[kind]++; count[kind] == 1 {
+			first = append(first, i)
+		}
+	}
+	for k, i := range first {
+		if k == mostNamed {
+			e.Lacks = append(e.Lacks, fmt.Sprintf("%d kinds of others have no room either", len(first)-k))
+			break
+		}
+		n := &f.nodes[i]
+		others := ""
+		if c := count[alike{n.room(), n.All}]; c > 1 {
+			others = " and " + words.Count(c-1, "other")
+		}
+		e.Lacks = append(e.Lacks, n.Name+others+": "+n.free(f.job))
+	}
+	if c := len(f.excluded); c > 0 {
+		others := ""
+		if c > 1 {
+			others = fmt.Sprintf(" (and %s that may have no stage)", words.Count(c-1, "other"))
+		}
+		e.Lacks = append(e.Lacks, f.excluded[0].Name+": "+f.excluded[0].Excluded+others)
 	}
 	return e
 }
@@ -60,5 +102,5 @@ func (n *Node) free(j *Job) string {
 	if n.All.Bytes > 0 && j.bytes() > 0 {
 		all = append(all, fmt.Sprintf("%s of %s of memory", words.Bytes(n.bytes()), words.Bytes(n.All.Bytes)))
 	}
-	return n.Name + ": " + strings.Join(all, ", ") + " free"
+	return strings.Join(all, ", ") + " free"
 }

@@ -60,19 +60,7 @@ type chosen struct {
 //
 // Each group of pipelines is placed so, on nodes that no other group has.
 func Place(j Job, nodes []Node, links Links) (Placement, error) {
-	nodes = slices.SortedStableFunc(slices.Values(nodes), func(a, b Node) int {
-		return cmp.Or(cmp.Compare(b.speed(), a.speed()), cmp.Compare(len(a.Cores), len(b.Cores)), cmp.Compare(a.Name, b.Name))
-	})
-	f := &finder{job: &j, units: j.units(), links: links}
-	for _, n := range nodes {
-		switch n = j.view(n); {
-		case j.Only != "" && n.Name != j.Only || j.Whole != "" && n.Name != j.Whole:
-		case n.Excluded != "":
-			f.excluded = append(f.excluded, n)
-		default:
-			f.nodes = append(f.nodes, n)
-		}
-	}
+	f := newFinder(&j, nodes, links)
 	if j.Groups > 1 {
 		return f.placeGroups()
 	}
@@ -84,6 +72,29 @@ func Place(j Job, nodes []Node, links Links) (Placement, error) {
 		return Placement{}, f.noRoom()
 	}
 	return f.placement(found[0]), nil
+}
+
+// newFinder looks at nodes as a job sees them.
+func newFinder(j *Job, nodes []Node, links Links) *finder {
+	f := &finder{job: j, units: j.units(), links: links}
+	for _, n := range nodes {
+		switch n = j.view(n); {
+		case j.Only != "" && n.Name != j.Only || j.Whole != "" && n.Name != j.Whole:
+		case n.Excluded != "":
+			f.excluded = append(f.excluded, n)
+		default:
+			f.nodes = append(f.nodes, n)
+		}
+	}
+	return f
+}
+
+// preferred are nodes in the order in which jobs take them: the fastest first, of those the ones with the fewest cores free.
+func preferred(nodes []Node) []Node {
+	slices.SortStableFunc(nodes, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(b.speed(), a.speed()), cmp.Compare(len(a.Cores), len(b.Cores)), cmp.Compare(a.Name, b.Name))
+	})
+	return nodes
 }
 
 // placement is what a way means.
@@ -125,9 +136,32 @@ func (f *finder) whole() (Placement, error) {
 
 // Fits reports whether a job has room on nodes now. It predicts no times, and so is cheap.
 func Fits(j Job, nodes []Node) bool {
+	if j.nextFits(nodes) {
+		return true
+	}
 	j.Plan = nil
 	_, err := Place(j, nodes, nil)
 	return err == nil
+}
+
+// nextFits reports whether there is room even if each unit goes where the last one is, or to a later node. Where nothing is busy that is nearly always so, and
+// no order of nodes has to be looked for.
+func (j *Job) nextFits(nodes []Node) bool {
+	if j.Groups > 1 || j.Whole != "" {
+		return false
+	}
+	units := j.units()
+	for i := 0; i < len(nodes) && len(units) > 0; i++ {
+		n := j.view(nodes[i])
+		if n.Excluded != "" || j.Only != "" && n.Name != j.Only {
+			continue
+		}
+		left := n.room()
+		for len(units) > 0 && left.take(&units[0]) {
+			units = units[1:]
+		}
+	}
+	return len(units) == 0 && j.rows() > 0
 }
 
 // Take is nodes without what a placement takes of them. Those that are given stay as they are.

@@ -75,6 +75,7 @@ type reservation struct {
 type line struct {
 	now      time.Time
 	nodes    []Node // with what is free now
+	idle     []Node // with everything that they have free
 	holders  []Holder
 	reserved []reservation
 	first    string // that waits and holds others up
@@ -92,7 +93,7 @@ func Order(now time.Time, nodes []Node, holders []Holder, waiting []Waiting) []V
 		turn[i] = i
 	}
 	slices.SortStableFunc(turn, func(a, b int) int { return waiting[a].compare(&waiting[b], now) })
-	l := &line{now: now, nodes: nodes, holders: slices.Clone(holders)}
+	l := &line{now: now, nodes: nodes, idle: idle(nodes), holders: slices.Clone(holders)}
 	all := make([]Verdict, 0, len(waiting))
 	for _, i := range turn {
 		v := l.next(&waiting[i])
@@ -126,13 +127,14 @@ func (w *Waiting) since() time.Time {
 
 // next decides about the job whose turn it is.
 func (l *line) next(w *Waiting) Verdict {
-	want, ever := w.Want.fitted(l.nodes)
+	want, ever := w.Want.fitted(l.idle)
 	v := Verdict{Want: want, Never: !ever, Since: w.since(), Behind: l.first}
-	p, err := Place(want, l.unreserved(w.Takes), nil)
-	if err == nil && !l.blind {
-		v.Start, v.Placed, v.Overtakes, v.Behind = true, p, l.first, ""
-		l.begin(w, want, p)
-		return v
+	if !l.blind {
+		if p, err := Place(want, l.unreserved(w.Takes), nil); err == nil {
+			v.Start, v.Placed, v.Overtakes, v.Behind = true, p, l.first, ""
+			l.begin(w, want, p)
+			return v
+		}
 	}
 	if _, err := Place(want, l.nodes, nil); err != nil {
 		v.Lacks = err.Error()
@@ -267,17 +269,22 @@ func (p *Placement) held(j *Job, nodes []Node) map[string]Held {
 
 // Fitted is the job as it can have room on nodes of which nobody has anything: see fitted.
 func (j Job) Fitted(nodes []Node) Job {
-	j, _ = j.fitted(nodes)
+	j, _ = j.fitted(idle(nodes))
 	return j
+}
+
+// idle are nodes with everything that they have free.
+func idle(nodes []Node) []Node {
+	all := make([]Node, len(nodes))
+	for i := range nodes {
+		all[i] = nodes[i].idle()
+	}
+	return all
 }
 
 // fitted is the job as it can have room once its turn has come: as it is, or on a whole node, the largest, whose cores its devices share, or whose memory is
 // less than it is predicted to take, where all nodes together have no room for it. It reports whether there will be room at all.
-func (j Job) fitted(nodes []Node) (Job, bool) {
-	idle := make([]Node, len(nodes))
-	for i := range nodes {
-		idle[i] = nodes[i].idle()
-	}
+func (j Job) fitted(idle []Node) (Job, bool) {
 	if Fits(j, idle) {
 		return j, true
 	}
@@ -293,6 +300,7 @@ func (j Job) fitted(nodes []Node) (Job, bool) {
 	if j.Groups > 1 { // they would have to take as many nodes
 		return j, false
 	}
+	idle = slices.Clone(idle)
 	slices.SortStableFunc(idle, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(j.short(&a), j.short(&b)), cmp.Compare(b.All.Cores, a.All.Cores), cmp.Compare(b.All.Bytes, a.All.Bytes), cmp.Compare(a.Name, b.Name))
 	})
