@@ -47,8 +47,8 @@ func (s *localShards) Collect(ctx context.Context, c shard.Collection) ([]shard.
 		say := []zap.Field{zap.Int("shards", len(aside)), zap.String("to", c.Aside), zap.Duration("kept_for", l.config.Limits().QuarantineFor)}
 		l.config.Log.Info("moved shards that no round names to the quarantine", append(say, zap.String("job", s.job))...)
 		l.Log(s.job, zap.InfoLevel, "moved shards that no round names to the quarantine", say...)
+		l.sweepQuarantine() // it looks at the directories of all jobs
 	}
-	l.sweepQuarantine()
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // there are none yet
 	}
