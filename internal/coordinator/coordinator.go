@@ -72,6 +72,7 @@ type Coordinator struct {
 	specs  *spec.Cache
 	laid   laidSpecs
 	pins   pins
+	litter litter
 	Counts Counts // since the daemon started
 
 	host

@@ -65,6 +65,7 @@ type fragile struct {
 	state    string       // the state directory
 	damaging atomic.Bool
 	seen     sync.Map // digests
+	collects atomic.Int32
 	gate
 }
 

@@ -128,6 +128,8 @@ func (c *Coordinator) copyShard(o *observed, s stored, of *copies, nodes []Node,
 
 // fetch has a node fetch a shard, and what is frozen of its stage, from nodes that have both.
 func (c *Coordinator) fetch(ctx context.Context, to Node, job string, s cluster.ShardRef, from []string) error {
+	c.litter.suspect(job, to.Name)
+	defer c.litter.suspect(job, to.Name) // also where it was asked meanwhile, and had none yet
 	state := c.raft.State()
 	j, err := state.Job(job)
 	if err == nil {

@@ -272,25 +272,6 @@ func NewestUsable(ctx context.Context, look func(context.Context, shard.Digest) 
 	return m
 }
 
-// collect takes shards of rounds before one out of the store, but for those that a committed round or an export still needs. Those that the
-// job's own rounds have superseded are deleted; what nobody expected is kept aside for a while. Whatever goes wrong, shards stay.
-func (a *act) collect(ctx context.Context, before uint64, superseded []shard.Digest) {
-	now, err := a.raft.State().Job(a.ID)
-	if err != nil {
-		return // it was removed
-	}
-	c := shard.Collection{Keep: a.pins.all(), Superseded: superseded, Before: before, Generation: a.Generation}
-	c.Keep = append(c.Keep, digestsOf(now.Committed)...)
-	for _, n := range a.nodes() {
-		if _, away := a.away[n.Name]; away {
-			continue // what it has is collected after a later commit
-		}
-		if _, err := n.Agent.Shards(a.ID).Collect(ctx, c); err != nil {
-			a.log.Warn("collect shards; they stay where they are", zap.String("job", a.ID), zap.String("node", n.Name), zap.Error(err))
-		}
-	}
-}
-
 // digestsOf are those of all files of rounds.
 func digestsOf(rounds []*cluster.Manifest) (all []shard.Digest) {
 	for _, m := range rounds {

@@ -213,6 +213,7 @@ func (c *Coordinator) forget(state *cluster.State) {
 		if _, err := state.Job(id); err != nil && !o.acting {
 			delete(c.jobs, id)
 			c.specs.Forget(id)
+			c.litter.forget(id)
 			c.laid.specs.Delete(id)
 		}
 	}
