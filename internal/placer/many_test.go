@@ -2,6 +2,7 @@ package placer
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func TestWhatManyNodesLackIsSaidOnce(t *testing.T) {
 func TestOrderOfManyJobsThatWaitIsAsOfFew(t *testing.T) {
 	var waiting []Waiting
 	for i := range 200 {
-		waiting = append(waiting, Waiting{ID: fmt.Sprint(i + 1), Want: Job{Devices: []int{0, 1, 2, 3}, Threads: 1, Spread: true}})
+		waiting = append(waiting, Waiting{ID: strconv.Itoa(i + 1), Want: Job{Devices: []int{0, 1, 2, 3}, Threads: 1, Spread: true}})
 	}
 	for i, v := range Order(time.Now(), many(200, 197), nil, waiting) {
 		if v.Start || v.Never || v.Lacks != "n000 and 196 others: 0 of 1 cores free; n197 and 2 others: 1 of 1 cores free" || (v.Behind == "") != (i == 0) {
@@ -75,12 +76,28 @@ func TestOrderOfManyJobsThatWaitIsAsOfFew(t *testing.T) {
 }
 
 func BenchmarkOrderOfManyJobsThatWait(b *testing.B) {
+	now := time.Now()
 	var waiting []Waiting
 	for i := range 200 {
-		waiting = append(waiting, Waiting{ID: fmt.Sprint(i + 1), Want: Job{Devices: []int{0, 1, 2, 3}, Threads: 1, Spread: true}})
+		waiting = append(waiting, Waiting{ID: strconv.Itoa(i + 1), Want: Job{Devices: []int{0, 1, 2, 3}, Threads: 1, Spread: true}})
 	}
 	nodes := many(205, 205)
-	for b.Loop() {
-		Order(time.Now(), nodes, nil, waiting)
+	for name, ends := range map[string]bool{"whose end nobody knows": false, "behind jobs that will end": true} {
+		var holders []Holder
+		for i := range 50 {
+			h := Holder{ID: strconv.Itoa(1000 + i), Held: map[string]Held{}}
+			for k := range 4 {
+				h.Held[nodes[4*i+k].Name] = Held{Cores: []int{0}}
+			}
+			if ends {
+				h.Ends = now.Add(time.Duration(i+1) * time.Hour)
+			}
+			holders = append(holders, h)
+		}
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				Order(now, nodes, holders, waiting)
+			}
+		})
 	}
 }

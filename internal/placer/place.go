@@ -60,23 +60,62 @@ type chosen struct {
 //
 // Each group of pipelines is placed so, on nodes that no other group has.
 func Place(j Job, nodes []Node, links Links) (Placement, error) {
+	p, lacks := place(j, nodes, links)
+	if lacks != nil {
+		return Placement{}, lacks()
+	}
+	return p, nil
+}
+
+// place is Place that says only when it is asked why there is no room; lacks is nil where there is.
+func place(j Job, nodes []Node, links Links) (p Placement, lacks func() error) {
+	if j.Groups <= 1 && j.Whole == "" && !j.mayHold(nodes) {
+		return p, func() error { return newFinder(&j, nodes, links).noRoom() }
+	}
 	f := newFinder(&j, nodes, links)
 	if j.Groups > 1 {
-		return f.placeGroups()
+		p, err := f.placeGroups()
+		return p, lazily(err)
 	}
 	if j.Whole != "" {
-		return f.whole()
+		p, err := f.whole()
+		return p, lazily(err)
 	}
 	found := f.ways()
 	if len(found) == 0 {
-		return Placement{}, f.noRoom()
+		return p, func() error { return f.noRoom() }
 	}
 	return f.placement(found[0]), nil
 }
 
+func lazily(err error) func() error {
+	if err == nil {
+		return nil
+	}
+	return func() error { return err }
+}
+
+// mayHold reports whether some node has as much free of everything as the least that a unit takes. Where all nodes are busy, nothing else has to be looked at.
+func (j *Job) mayHold(nodes []Node) bool {
+	units := j.units()
+	if len(units) == 0 {
+		return false
+	}
+	least := room{units[0].cores, units[0].gpus, units[0].bytes}
+	for _, u := range units[1:] {
+		least = room{min(least.cores, u.cores), min(least.gpus, u.gpus), min(least.bytes, u.bytes)}
+	}
+	for i := range nodes {
+		if n := &nodes[i]; len(n.Cores) >= least.cores && len(n.GPUs) >= least.gpus && n.bytes() >= least.bytes {
+			return true
+		}
+	}
+	return false
+}
+
 // newFinder looks at nodes as a job sees them.
 func newFinder(j *Job, nodes []Node, links Links) *finder {
-	f := &finder{job: j, units: j.units(), links: links}
+	f := &finder{job: j, units: j.units(), links: links, nodes: make([]Node, 0, len(nodes))}
 	for _, n := range nodes {
 		switch n = j.view(n); {
 		case j.Only != "" && n.Name != j.Only || j.Whole != "" && n.Name != j.Whole:
@@ -140,8 +179,8 @@ func Fits(j Job, nodes []Node) bool {
 		return true
 	}
 	j.Plan = nil
-	_, err := Place(j, nodes, nil)
-	return err == nil
+	_, lacks := place(j, nodes, nil)
+	return lacks == nil
 }
 
 // nextFits reports whether there is room even if each unit goes where the last one is, or to a later node. Where nothing is busy that is nearly always so, and

@@ -78,8 +78,9 @@ type line struct {
 	idle     []Node // with everything that they have free
 	holders  []Holder
 	reserved []reservation
-	first    string // that waits and holds others up
-	blind    bool   // nobody knows when one that waits can start, so nobody overtakes it
+	moments  []moment // from now on; nil: they are to be made
+	first    string   // that waits and holds others up
+	blind    bool     // nobody knows when one that waits can start, so nobody overtakes it
 }
 
 // Order says which of the jobs that wait, which are given in the order of submission, start now, in the order of their turns. Their turn is by priority, the highest
@@ -130,14 +131,14 @@ func (l *line) next(w *Waiting) Verdict {
 	want, ever := w.Want.fitted(l.idle)
 	v := Verdict{Want: want, Never: !ever, Since: w.since(), Behind: l.first}
 	if !l.blind {
-		if p, err := Place(want, l.unreserved(w.Takes), nil); err == nil {
+		if p, lacks := place(want, l.unreserved(w.Takes), nil); lacks == nil {
 			v.Start, v.Placed, v.Overtakes, v.Behind = true, p, l.first, ""
 			l.begin(w, want, p)
 			return v
 		}
 	}
-	if _, err := Place(want, l.nodes, nil); err != nil {
-		v.Lacks = err.Error()
+	if _, lacks := place(want, l.nodes, nil); lacks != nil {
+		v.Lacks = lacks().Error()
 	}
 	if !ever {
 		v.Behind = ""
@@ -145,7 +146,8 @@ func (l *line) next(w *Waiting) Verdict {
 	}
 	r, known := l.reserve(w, want)
 	if known {
-		l.reserved, v.Before = append(l.reserved, r), r.at
+		l.keep(r)
+		v.Before = r.at
 	}
 	l.blind = l.blind || !known
 	if l.first == "" {
@@ -157,7 +159,7 @@ func (l *line) next(w *Waiting) Verdict {
 // begin gives a job its place.
 func (l *line) begin(w *Waiting, want Job, p Placement) {
 	h := Holder{ID: w.ID, Held: p.held(&want, l.nodes)}
-	l.nodes = want.Take(l.nodes, p)
+	l.nodes, l.moments = want.Take(l.nodes, p), nil
 	if w.Takes > 0 {
 		h.Ends = l.now.Add(w.Takes)
 	}
@@ -175,64 +177,12 @@ func (l *line) unreserved(takes time.Duration) []Node {
 	return nodes
 }
 
-// reserve finds the first place and time at which a job has room, beside those that are reserved.
-func (l *line) reserve(w *Waiting, want Job) (r reservation, known bool) {
-	if l.blind {
-		return r, false
-	}
-	times := []time.Time{l.now}
-	for _, h := range l.holders {
-		if !h.Ends.IsZero() {
-			times = append(times, h.ends(l.now))
-		}
-	}
-	for _, other := range l.reserved {
-		times = append(times, other.at)
-		if !other.until.IsZero() {
-			times = append(times, other.until)
-		}
-	}
-	slices.SortFunc(times, time.Time.Compare)
-	for _, at := range slices.CompactFunc(times, time.Time.Equal) {
-		nodes := l.nodesAt(at)
-		for _, other := range l.reserved {
-			if other.until.IsZero() || other.until.After(at) {
-				nodes = other.want.Take(nodes, other.placed)
-			}
-		}
-		p, err := Place(want, nodes, nil)
-		if err != nil {
-			continue
-		}
-		r = reservation{id: w.ID, at: at, want: want, placed: p}
-		if w.Takes > 0 {
-			r.until = at.Add(w.Takes)
-		}
-		return r, true
-	}
-	return r, false
-}
-
 // ends is when a holder gives its place back; one that should have done so does it now.
 func (h *Holder) ends(now time.Time) time.Time {
 	if h.Ends.Before(now) {
 		return now
 	}
 	return h.Ends
-}
-
-// nodesAt are the nodes at a time, when some holders have ended.
-func (l *line) nodesAt(at time.Time) []Node {
-	nodes := slices.Clone(l.nodes)
-	for _, h := range l.holders {
-		if h.Ends.IsZero() || h.ends(l.now).After(at) {
-			continue
-		}
-		for i := range nodes {
-			nodes[i].give(h.Held[nodes[i].Name])
-		}
-	}
-	return nodes
 }
 
 // give makes free what a job held.
