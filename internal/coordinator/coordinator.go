@@ -18,7 +18,8 @@ const (
 	tickEvery = 100 * time.Millisecond // the longest pause between two ticks; most of what matters wakes the coordinator
 	afterFail = time.Second            // until a choice that could not be carried out is made again
 
-	restFactor = 9 // times what a tick took, until the next one: ticks take a tenth of the time at most
+	restFactor = 9           // times what a tick took, until the next one: ticks take a tenth of the time at most
+	mostRest   = time.Second // who waits for a tick does not wait longer, however large the cluster
 
 	longestTick = time.Second // between two ticks while this process runs; a longer time is one in which it was stopped
 )
@@ -169,7 +170,7 @@ func (c *Coordinator) Run(ctx context.Context) {
 		case call := <-c.calls:
 			call()
 		}
-		if !c.gather(min(restFactor*took, tickEvery)) {
+		if !c.gather(min(restFactor*took, mostRest)) {
 			return
 		}
 	}
