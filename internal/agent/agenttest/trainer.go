@@ -272,6 +272,10 @@ func (t *trainer) Status() control.Status {
 		TokensPerS: 1000, ElapsedS: m.ElapsedS, Device: "fake",
 	}
 	batch := t.pace.Seconds()
+	if t.pace != RoundTime { // it takes as long as others, and says until when, as they do
+		left := float64(t.final-t.round) * batch
+		s.Progress.ETAS = &left
+	}
 	if kind, at := t.trouble(); (kind == "slow" || kind == "slow-link") && t.round >= at {
 		batch *= 2
 	}
