@@ -23,10 +23,11 @@ type Figure struct {
 	Metric     string         `json:"metric"`
 	Value      float64        `json:"value"`
 	Unit       string         `json:"unit"`
-	Bar        float64        `json:"bar"`     // what must hold
-	Aim        float64        `json:"aim"`     // what would be better
-	AtMost     bool           `json:"at_most"` // the value must not be above the bar; otherwise not below it
-	Holds      bool           `json:"holds"`   // set by Report
+	Bar        float64        `json:"bar"`            // what must hold
+	Aim        float64        `json:"aim"`            // what would be better
+	AtMost     bool           `json:"at_most"`        // the value must not be above the bar; otherwise not below it
+	Holds      bool           `json:"holds"`          // set by Report
+	Void       string         `json:"void,omitempty"` // why it says nothing, so that it does not hold; "": it does
 	Conditions map[string]any `json:"conditions"`
 }
 
@@ -34,7 +35,7 @@ type Figure struct {
 // value like others: the difference of two times, of which the second was the shorter.
 func (f Figure) holds() bool {
 	switch {
-	case math.IsNaN(f.Value), math.IsInf(f.Value, 0):
+	case f.Void != "", math.IsNaN(f.Value), math.IsInf(f.Value, 0):
 		return false
 	case f.AtMost:
 		return f.Value <= f.Bar
@@ -111,6 +112,9 @@ func Report(machine, people io.Writer, figures ...Figure) error {
 		}
 		if f.Holds {
 			verdict = "holds"
+		}
+		if f.Void != "" {
+			verdict = "void: " + f.Void
 		}
 		fmt.Fprintf(table, "%s\t%.4g %s\t%s %g\t%s %g\t%s\n", f.Metric, f.Value, f.Unit, side, f.Bar, side, f.Aim, verdict) //nolint:errcheck // Flush returns it
 	}

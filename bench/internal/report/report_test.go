@@ -30,6 +30,9 @@ func TestFigureHoldsOnItsSideOfTheBar(t *testing.T) {
 		if got := (Figure{Value: c.value, Bar: c.bar, AtMost: c.atMost}).holds(); got != c.want {
 			t.Errorf("%+v: holds is %v", c, got)
 		}
+		if (Figure{Value: c.value, Bar: c.bar, AtMost: c.atMost, Void: "a node was late"}).holds() {
+			t.Errorf("%+v: it holds, and does not count", c)
+		}
 	}
 }
 
