@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -151,7 +152,7 @@ func (c *Coordinator) record(ctx context.Context, j *cluster.Job, next []string,
 // recordAt brings the copy on a node up to date. Where other jobs have had something there, their directories are expected.
 func (c *Coordinator) recordAt(ctx context.Context, n Node, j *cluster.Job, here bool, state *cluster.State) error {
 	started := slices.ContainsFunc(state.Jobs(), func(other *cluster.Job) bool {
-		return other.Generation > 0 && (here || other.ID != j.ID && slices.Contains(hosts(other), n.Name))
+		return other.Generation > 0 && (here || other.ID != j.ID && isHost(other, n.Name))
 	})
 	return c.on(n, n.Agent.Record(ctx, j, started))
 }
@@ -165,6 +166,17 @@ func Hosts(j *cluster.Job) []string {
 		}
 	}
 	return once
+}
+
+// isHost reports whether a node is one of those. It looks at the text of a placement before it decodes that: it is asked of all jobs.
+func isHost(j *cluster.Job, node string) bool {
+	if slices.ContainsFunc(j.Committed, func(m *cluster.Manifest) bool {
+		return slices.ContainsFunc(m.Shards, func(s cluster.ShardRef) bool { return slices.Contains(s.Nodes, node) })
+	}) {
+		return true
+	}
+	name, err := json.Marshal(node)
+	return err == nil && bytes.Contains(j.Placement, name) && slices.Contains(placementOf(j).nodes(), node)
 }
 
 // hosts are those nodes, some of them several times.

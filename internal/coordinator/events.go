@@ -37,7 +37,7 @@ func (c *Coordinator) observeWorker(o *observed, w *worker, e agent.Event, now t
 	}
 	c.sayHold(e.Process.Job, before, o.hold)
 	if j, err := c.raft.State().Job(e.Process.Job); err == nil && e.Status != nil {
-		c.noteTraffic(j, o.status.Progress.LinkStatus)
+		c.noteTraffic(o.placeOf(j), o.status.Progress.LinkStatus)
 		c.watchDrift(j, o, w.process, now)
 	}
 	if e.Exit != nil {

@@ -137,7 +137,7 @@ func TestTrafficShowsWhatLinksCarryAtLeast(t *testing.T) {
 	} {
 		before := c.ways.known
 		was := maps.Clone(before)
-		c.noteTraffic(j, step.links)
+		c.noteTraffic(placementOf(j), step.links)
 		if got := c.ways.known[p]; got.Link != step.want || len(c.ways.known) != 1 {
 			t.Errorf("%s: %v of %v", step.name, got, c.ways.known)
 		}
@@ -149,7 +149,7 @@ func TestTrafficShowsWhatLinksCarryAtLeast(t *testing.T) {
 		}
 	}
 	c.ways.known[p] = Link{placer.Link{BitsPerSecond: 5e9, RoundTrip: 100 * time.Microsecond}, time.Now()}
-	c.noteTraffic(j, seen(10e6, 0.04, 0.0001))
+	c.noteTraffic(placementOf(j), seen(10e6, 0.04, 0.0001))
 	if got := c.ways.known[p]; got.BitsPerSecond != 5e9 || got.AtLeast {
 		t.Errorf("what a job reached was taken for more than a measurement: %v", got)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
-	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/placer"
 )
 
@@ -146,14 +145,10 @@ const (
 
 // noteTraffic keeps what the messages of a job show of the links between its nodes, which nobody measures meanwhile: what they reach is the least that a link
 // carries, and probes beside them tell its round trip. The mean of both ways counts, in which clocks that are seen wrong cancel out.
-func (c *Coordinator) noteTraffic(j *cluster.Job, links []api.LinkStatus) {
-	var at placement
+func (c *Coordinator) noteTraffic(at placement, links []api.LinkStatus) {
 	for _, l := range links {
 		if l.Network == nil || l.DownS == nil || l.UpS == nil {
 			continue
-		}
-		if at == nil {
-			at = placementOf(j)
 		}
 		if l.Link+1 >= len(at) || at[l.Link].Node == at[l.Link+1].Node {
 			continue

@@ -265,6 +265,14 @@ func (o *observed) place() placement {
 	return o.placed
 }
 
+// placeOf is where the job runs, by a state that may be newer than the last tick's.
+func (o *observed) placeOf(j *cluster.Job) placement {
+	if j == o.Job {
+		return o.place()
+	}
+	return placementOf(j)
+}
+
 // placementOf is where a job runs. What this program did not write is no place.
 func placementOf(j *cluster.Job) (p placement) {
 	if json.Unmarshal(j.Placement, &p) != nil {
