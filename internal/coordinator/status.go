@@ -57,7 +57,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
 	locate(&out, j, v)
 	if s != nil {
-		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.HostBytes()
+		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.WorkersBytes(max(len(placementOf(j).nodes()), s.Groups()))
 		predicted := s.Memory()
 		for i := range out.StageStatus {
 			if on := &out.StageStatus[i]; on.Stage < len(predicted) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -60,8 +61,12 @@ func TestAStatusHasWhatWasPredictedBesideWhatIsTaken(t *testing.T) {
 	if len(want) != 2 || s.StageStatus[0].PredictedBytes != want[1].OnDevice() || s.StageStatus[0].MemoryBytes != 7 {
 		t.Errorf("stage 1 holds %+v; want %v predicted", s.StageStatus[0], want)
 	}
-	if total := want[0].Total() + want[1].Total(); s.HostBytes != 1<<20 || s.PredictedHostBytes != total || s.DeviceWhy != why || !slices.Contains(admitted.Why, why) {
+	if total := want[0].Total() + want[1].Total() + footprint.ProcessBytes; s.HostBytes != 1<<20 || s.PredictedHostBytes != total || s.DeviceWhy != why || !slices.Contains(admitted.Why, why) {
 		t.Errorf("the host: %d bytes, %d predicted, want %d; %q", s.HostBytes, s.PredictedHostBytes, total, s.DeviceWhy)
+	}
+	placed := cluster.Job{State: cluster.Running, Placement: []byte(`[{"stage":0,"node":"a","device":0},{"stage":1,"node":"b","device":0}]`)}
+	if two := Status(&placed, admitted, View{}); two.PredictedHostBytes != s.PredictedHostBytes+footprint.ProcessBytes {
+		t.Errorf("of two workers %d bytes are predicted, of one %d", two.PredictedHostBytes, s.PredictedHostBytes)
 	}
 	if progress.StageStatus[0].PredictedBytes != 0 {
 		t.Error("what the worker said was changed")

@@ -46,6 +46,11 @@ func OutputBytes(l layer.Layer, j *job.Job, size layer.Size) int {
 // bench/tuner, part memory, holds it to processes.
 const workspace = 1 << 20
 
+// ProcessBytes is what a worker process takes before it trains: pages of its program and of libraries, which the workers of a host share, and the Go runtime.
+// Measured as VmHWM of workers of avgpiped with oneDNN whose stages take 2 MB: 45 MB, of which 33 MB are pages of files. bench/tuner, part memory, prints that of
+// its own, smaller program ("empty worker"), 36 MB.
+const ProcessBytes = 44 << 20
+
 // What a worker takes for GPUs beside its stages: of the memory of each its CUDA context, with kernels, and for each queue the work space of cuBLAS; and of
 // the host's the driver with its libraries, once, and for each queue of a device page-locked memory that copies pass through. Figures of the driver's documentation and of
 // other programs: no worker of ours has been measured.

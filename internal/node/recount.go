@@ -49,7 +49,7 @@ func (n *node) whenChecked(ctx context.Context, j *cluster.Job, recounted *spec.
 		s.Reason = "would go on " + counts(recounted)
 		s.Groups = recounted.Groups()
 		s.Stages, s.Pipelines, s.Warnings = int(recounted.Job.Stages), int(recounted.Job.Pipelines), append([]string{}, recounted.Warnings...)
-		s.PredictedHostBytes = recounted.HostBytes()
+		s.PredictedHostBytes = recounted.WorkersBytes(recounted.Groups())
 	}
 	return s, err
 }
@@ -61,5 +61,5 @@ func counts(s *spec.Spec) string {
 		groups = fmt.Sprintf(" in %d groups", s.Groups())
 	}
 	return fmt.Sprintf("with %s and %s%s, in %s of memory", words.Count(int(s.Job.Stages), "stage"), words.Count(int(s.Job.Pipelines), "pipeline"), groups,
-		words.Bytes(s.HostBytes()))
+		words.Bytes(s.WorkersBytes(s.Groups())))
 }

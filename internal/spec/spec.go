@@ -10,6 +10,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/pinned"
 	"github.com/avgpipe/avgpipe/job"
@@ -198,6 +199,16 @@ func (s *Spec) HostBytes() (bytes int64) {
 		bytes += stage
 	}
 	return bytes * int64(s.Groups())
+}
+
+// WorkersBytes is HostBytes and what so many worker processes take beside their stages: what people see of them as taken. Jobs are promised HostBytes alone:
+// most of the rest is shared by the workers of a host.
+func (s *Spec) WorkersBytes(workers int) int64 {
+	bytes := s.HostBytes()
+	if bytes > 0 {
+		bytes += int64(workers) * footprint.ProcessBytes
+	}
+	return bytes
 }
 
 // Memory is what each stage takes, as predicted; nil while the job is open, or where it cannot be told. It is shared and must not be changed.
