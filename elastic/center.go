@@ -59,7 +59,7 @@ type member struct {
 // may train on into its next message. With Timing.Buffers messages
 // used in turn, the one that a released pipeline needs next is always its own: see Buffers.
 type Center struct {
-	timing    Timing
+	needs     Needs
 	done      uint64 // last completed round; the round in progress is done+1
 	counted   int    // members merged into the round in progress
 	members   map[int]*member
@@ -68,11 +68,11 @@ type Center struct {
 	snapshots map[uint64]bool
 }
 
-// NewCenter starts a center. round is the last completed one: 0 at the start, the committed one after a resume. The members are told
-// by number, in any order; each has the weights it left the round with.
-func NewCenter(timing Timing, round uint64, pipelines ...int) *Center {
+// NewCenter starts a center for a method of such needs. round is the last completed one: 0 at the start, the committed one after a resume. The
+// members are told by number, in any order; each has the weights it left the round with.
+func NewCenter(needs Needs, round uint64, pipelines ...int) *Center {
 	c := &Center{
-		timing: timing, done: round,
+		needs: needs, done: round,
 		members: map[int]*member{}, joining: map[int]uint64{}, leaving: map[int]bool{}, snapshots: map[uint64]bool{},
 	}
 	for _, p := range pipelines {
@@ -225,7 +225,7 @@ func (c *Center) run(actions []Action) []Action {
 
 // releaseArrived releases, with timing Before, every member whose message of the round in progress is here.
 func (c *Center) releaseArrived(actions []Action) []Action {
-	if c.timing != Before {
+	if c.needs.TimingOf(c.done+1) != Before {
 		return actions
 	}
 	for _, p := range c.Members() {
@@ -259,7 +259,7 @@ func (c *Center) advance(actions []Action) []Action {
 	count := c.counted
 	c.counted = 0
 	actions = append(actions, Action{Kind: Advance, Round: c.done, Count: count})
-	if c.timing == After {
+	if c.needs.TimingOf(c.done) == After {
 		for _, p := range c.Members() {
 			if !c.leaving[p] {
 				actions = c.release(actions, p)

@@ -297,7 +297,7 @@ func newScenarioCenter(d *datadriven.TestData) *Center {
 			}
 		}
 	}
-	return NewCenter(timing, uint64(round), members...)
+	return NewCenter(Needs{Timing: timing}, uint64(round), members...)
 }
 
 // centerInput runs one line: "update PIPELINE ROUND", "join PIPELINE ROUND", "leave PIPELINE" or "snapshot ROUND".

@@ -1,22 +1,39 @@
 package elastic
 
-import "github.com/avgpipe/avgpipe/stage/flat"
+import (
+	"fmt"
+
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
 
 // newElastic makes AvgPipe's elastic averaging (Chen, Xu, Qian, Zhou, PPoPP 2023, section 3) or, with PullElastic, EASGD (Zhang,
-// Choromanska, LeCun, NIPS 2015), which it is derived from. N = 1 is plain training.
+// Choromanska, LeCun, NIPS 2015), which it is derived from.
 func newElastic(c Config) Method {
-	switch {
-	case c.Pipelines == 1:
-		return solo{avgpipe{config: c}}
-	case c.Pull == PullElastic:
+	switch c.Pull {
+	case PullElastic:
 		return easgd{avgpipe{c, float32(c.Alpha), 0, Before}}
-	case c.Pull == PullNew:
+	case PullNew:
 		return avgpipe{c, float32(c.Alpha), 0, After}
-	case c.Pull == PullOld:
+	case PullOld:
 		return avgpipe{c, float32(c.Alpha), 0, Before}
-	default:
-		return avgpipe{c, float32(c.Alpha), float32(c.Alpha * c.Horizon), Before}
+	case PullPredicted:
 	}
+	return avgpipe{c, float32(c.Alpha), float32(c.Alpha * c.Horizon), Before}
+}
+
+// checkElastic refuses forces that grow.
+//
+// EASGD's stability bound is 0 <= alpha <= (4 - 2 eta h)/(4 - eta h) for learning rate eta and curvature h, for pipelines that
+// visit the center in turn (Zhang et al. 2015, section 4); it is never above 1, whence the bound on every pull. Here all N
+// pipelines of a round meet the same center. Then the distance of the center to the pipelines' mean is multiplied by 1 - alpha -
+// beta, beta = N alpha, in each round, even where the loss is flat (h = 0), and grows without bound when alpha (N + 1) > 2;
+// so PullElastic also requires alpha <= 2/(N + 1).
+func checkElastic(c Config) error {
+	if limit := 2 / float64(c.Pipelines+1); c.Pull == PullElastic && c.Pipelines > 1 && c.Alpha > limit {
+		return fmt.Errorf("averaging.alpha is %v: with pull: elastic and %d pipelines at most 2/(%d+1) = %.4g, "+
+			"beyond which center and pipelines oscillate with growing distance", c.Alpha, c.Pipelines, c.Pipelines, limit)
+	}
+	return nil
 }
 
 // avgpipe is elastic averaging. For a round, with D_i the updates that pipeline i's optimizer applied since the last one, and the
@@ -46,6 +63,8 @@ type avgpipe struct {
 func (a avgpipe) Config() Config { return a.config }
 func (a avgpipe) Needs() Needs   { return Needs{Timing: a.timing, Delta: true} }
 
+func (a avgpipe) RateScale(adaptive bool) float64 { return rateOfUpdates(adaptive, a.config.Pipelines) }
+
 func (a avgpipe) Pull(x, message, center flat.Vector) {
 	x.Lerp(a.alpha, center)
 	if a.reach != 0 {
@@ -53,8 +72,10 @@ func (a avgpipe) Pull(x, message, center flat.Vector) {
 	}
 }
 
-// Merge makes the first message the sum. Not zeroing that saves a pass over memory.
-func (a avgpipe) Merge(s Shard, message flat.Vector, first bool) {
+func (a avgpipe) Merge(s Shard, message flat.Vector, first bool) { mergeSum(s, message, first) }
+
+// mergeSum adds a message to the sum. The first one becomes the sum: not zeroing that saves a pass over memory.
+func mergeSum(s Shard, message flat.Vector, first bool) {
 	if first {
 		s.Sum.Copy(message)
 		return
@@ -83,20 +104,3 @@ func (e easgd) Pull(x, message, center flat.Vector) {
 }
 
 func (easgd) Advance(s Shard, _ int) { s.Center.Axpy(1, s.Sum) }
-
-// solo is what every pull becomes with one pipeline: plain training, and the center is the pipeline's weights to the bit.
-//
-// The general rules are not plain training at N = 1. With pull: old and alpha = 1 a pipeline is set to x~_{r-1}, the weights without
-// the update of round r, and gets that update a round later: every gradient would be one step stale. pull: elastic with alpha = 1
-// swaps pipeline and center, with the same effect. pull: predicted with a horizon above 1 computes gradients ahead of the center.
-// pull: new, and pull: predicted with a horizon of 1, are plain training in exact arithmetic, but x~ + D rounds otherwise than x + D,
-// so a run would depend on the averaging.
-type solo struct{ avgpipe }
-
-func (solo) Needs() Needs { return Needs{Timing: Before, Identity: true} }
-
-func (solo) Pull(x, message, _ flat.Vector) { message.Copy(x) }
-
-func (solo) Merge(s Shard, message flat.Vector, _ bool) { s.Sum.Copy(message) }
-
-func (solo) Advance(s Shard, _ int) { s.Center.Copy(s.Sum) }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -38,7 +39,12 @@ type copies struct {
 // TestCopiesKeepEqualBitsWhateverArrives: copies of the center at several groups have the bits of the sequential run in every round, whatever order messages
 // come in, how often they do, and wherever all groups go on from a snapshot again. No update counts twice, and none is left out.
 func TestCopiesKeepEqualBitsWhateverArrives(t *testing.T) {
-	pulls := []PullRule{PullPredicted, PullNew, PullOld, PullElastic}
+	var names []string
+	methods := map[int]map[string]Method{}
+	for n := 1; n <= 4; n++ {
+		methods[n] = everyMethod(t, n)
+		names = slices.Sorted(maps.Keys(methods[n]))
+	}
 	type truth struct {
 		centers map[uint64]flat.Host
 		weights map[[2]uint64]flat.Host
@@ -46,28 +52,29 @@ func TestCopiesKeepEqualBitsWhateverArrives(t *testing.T) {
 	known := map[[2]int]truth{}
 	for seed := range *explored {
 		random := rand.New(rand.NewPCG(uint64(seed), 95)) //nolint:gosec // not negative
-		pull, n := random.IntN(len(pulls)), 1+random.IntN(4)
-		c := &copies{t: t, random: random, pipelines: n, rounds: 6, method: newMethod(t, Config{Pull: pulls[pull], Pipelines: n})}
-		expected, ok := known[[2]int{pull, n}]
+		which, n := random.IntN(len(names)), 1+random.IntN(4)
+		name := names[which]
+		c := &copies{t: t, random: random, pipelines: n, rounds: 6, method: methods[n][name]}
+		expected, ok := known[[2]int{which, n}]
 		if !ok {
 			expected.centers, expected.weights = sequential(c.method, c.rounds, 2, n, everyone)
-			known[[2]int{pull, n}] = expected
+			known[[2]int{which, n}] = expected
 		}
 		for range 1 + random.IntN(n) {
 			c.groups = append(c.groups, newWildShell(t, c.method, n, 2))
 		}
 		if err := c.explore(); err != nil {
-			t.Fatalf("seed %d, pull %s, %d pipelines in %d groups: %v\n%v", seed, pulls[pull], n, len(c.groups), err, c.log)
+			t.Fatalf("seed %d, %s, %d pipelines in %d groups: %v\n%v", seed, name, n, len(c.groups), err, c.log)
 		}
 		for g, s := range c.groups {
 			for r, center := range s.advanced {
 				if err := sameBits(center, expected.centers[r]); err != nil || s.counts[r] != n {
-					t.Fatalf("seed %d, pull %s: group %d, round %d with %d of %d updates: %v\n%v", seed, pulls[pull], g, r, s.counts[r], n, err, c.log)
+					t.Fatalf("seed %d, %s: group %d, round %d with %d of %d updates: %v\n%v", seed, name, g, r, s.counts[r], n, err, c.log)
 				}
 			}
 			for i := g; i < n; i += len(c.groups) {
 				if err := sameBits(s.x[i], expected.weights[[2]uint64{c.rounds, uint64(i)}]); err != nil { //nolint:gosec // few
-					t.Fatalf("seed %d, pull %s: pipeline %d: %v\n%v", seed, pulls[pull], i, err, c.log)
+					t.Fatalf("seed %d, %s: pipeline %d: %v\n%v", seed, name, i, err, c.log)
 				}
 			}
 		}
@@ -109,7 +116,7 @@ func (c *copies) train(g int) {
 		}
 		s.train(i, s.local(i, s.trained[i]+1, s.x[i]))
 		c.log = append(c.log, fmt.Sprintf("train %d:%d", i, s.trained[i]))
-		if c.method.Needs().Timing == After {
+		if needs := c.method.Needs(); needs.Gradients || needs.TimingOf(s.trained[i]) == After {
 			c.send(g, i, s.trained[i])
 		}
 		actions, err := s.center.Update(i, s.trained[i])
@@ -141,7 +148,7 @@ func (c *copies) execute(g int, actions []Action) {
 			continue
 		}
 		c.groups[g].execute([]Action{a})
-		if a.Kind == Pull && c.method.Needs().Timing == Before {
+		if needs := c.method.Needs(); a.Kind == Pull && !needs.Gradients && needs.TimingOf(a.Round) == Before {
 			c.send(g, a.Pipeline, a.Round)
 		}
 	}
@@ -225,6 +232,9 @@ func (c *copies) resume() {
 	for g, old := range c.groups {
 		s := newWildShell(c.t, c.method, 0, 2)
 		s.shard.Center.Copy(old.snapped[round])
+		for j, v := range c.method.Needs().Kept(s.shard) {
+			v.Copy(old.kept[round][j])
+		}
 		var members []int
 		for i := range c.pipelines {
 			x := old.captured[[2]uint64{round, uint64(i)}] //nolint:gosec // few
@@ -235,7 +245,7 @@ func (c *copies) resume() {
 			s.addPipeline(i, x, round)
 		}
 		s.start(members, round)
-		s.snapped, s.captured = old.snapped, old.captured
+		s.snapped, s.kept, s.captured = old.snapped, old.kept, old.captured
 		c.groups[g] = s
 	}
 }

@@ -10,13 +10,33 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// methods is every averaging method: name -> constructor. The constructor gets a validated Config.
-var methods = map[string]func(Config) Method{
-	"elastic": newElastic,
+// entry is a row of the table of methods.
+type entry struct {
+	build func(Config) Method // gets a validated Config, defaults filled in, of several pipelines
+	check func(Config) error  // what the method refuses beyond what all do; nil: nothing
+	reads []string            // the settings of the section averaging that are its own
+}
+
+// methods is every averaging method, by name.
+var methods = map[string]entry{
+	"elastic":   {newElastic, checkElastic, []string{"pull", "alpha", "horizon"}},
+	"localsgd":  {newLocalSGD, nil, nil},
+	"diloco":    {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}},
+	"allreduce": {newAllReduce, checkGradients, nil},
+	"pipesgd":   {newPipeSGD, checkGradients, []string{"warmup"}},
 }
 
 // Methods lists the names that NewMethod takes, sorted.
 func Methods() []string { return slices.Sorted(maps.Keys(methods)) }
+
+// Settings are those of the section averaging that some methods read and others do not, by method.
+func Settings() map[string][]string {
+	all := map[string][]string{}
+	for name, e := range methods {
+		all[name] = e.reads
+	}
+	return all
+}
 
 // PullRule says when a pipeline is pulled toward the center, and by which rule (algorithms of Chen et al. 2023, section 3, and
 // Zhang et al. 2015, equations 5 and 6).
@@ -46,6 +66,10 @@ type Config struct {
 	// Horizon is how many of its own updates a pipeline adds to the center to predict where that will be, with PullPredicted. 0 means
 	// DefaultHorizon(Tau). Other pulls do not use it.
 	Horizon float64
+	// OuterRate and OuterMomentum are those of the step that the center takes by the mean update, with diloco. The default of the rate is 0.7; 0 is no momentum.
+	OuterRate, OuterMomentum float64
+	// Warmup is how many of the first rounds nobody's gradient is late in, with pipesgd. Default 0.
+	Warmup uint64
 	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
 	Tau int
 	// Pipelines is N >= 1, at the start. It may drop when a pipeline leaves; Alpha stays what it was.
@@ -74,10 +98,10 @@ func DefaultHorizon(tau int) float64 {
 	return 1.5
 }
 
-// DefaultRateScale is the factor of the learning rate by default. An adaptive optimizer divides an update by the noise of its
+// rateOfUpdates is the factor of the learning rate where updates are averaged. An adaptive optimizer divides an update by the noise of its
 // pipeline's own batch, so the mean of N updates is smaller than the update of one batch of the total size by up to sqrt(N). The
 // mean of N updates of SGD is that update.
-func DefaultRateScale(adaptive bool, pipelines int) float64 {
+func rateOfUpdates(adaptive bool, pipelines int) float64 {
 	if adaptive {
 		return math.Sqrt(float64(pipelines))
 	}
@@ -98,37 +122,30 @@ func (c Config) withDefaults() Config {
 	if c.Horizon == 0 {
 		c.Horizon = DefaultHorizon(c.Tau)
 	}
+	if c.OuterRate == 0 {
+		c.OuterRate = 0.7
+	}
 	return c
 }
 
-// Validate reports the first setting that no run should start with. It takes the defaults for what is unset.
-//
-// EASGD's stability bound is 0 <= alpha <= (4 - 2 eta h)/(4 - eta h) for learning rate eta and curvature h, for pipelines that
-// visit the center in turn (Zhang et al. 2015, section 4); it is never above 1, whence the bound on every pull. Here all N
-// pipelines of a round meet the same center. Then the distance of the center to the pipelines' mean is multiplied by 1 - alpha -
-// beta, beta = N alpha, in each round, even where the loss is flat (h = 0), and grows without bound when alpha (N + 1) > 2;
-// so PullElastic also requires alpha <= 2/(N + 1).
+// Validate reports the first setting that no run should start with, whatever the method. It takes the defaults for what is unset.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	if c.Pipelines < 1 {
+	switch {
+	case c.Pipelines < 1:
 		return fmt.Errorf("averaging: pipelines is %d: at least 1", c.Pipelines)
-	}
-	if c.Tau < 1 {
+	case c.Tau < 1:
 		return fmt.Errorf("averaging.tau is %d: at least 1 batch between rounds", c.Tau)
-	}
-	pulls := []PullRule{PullPredicted, PullNew, PullOld, PullElastic}
-	if !slices.Contains(pulls, c.Pull) {
+	case !slices.Contains([]PullRule{PullPredicted, PullNew, PullOld, PullElastic}, c.Pull):
 		return fmt.Errorf("averaging.pull is %q: one of predicted, new, old, elastic", string(c.Pull))
-	}
-	if !(c.Alpha >= 0 && c.Alpha <= 1) { // also refuses NaN
+	case !(c.Alpha >= 0 && c.Alpha <= 1): // also refuses NaN
 		return fmt.Errorf("averaging.alpha is %v: between 0 and 1 (0 for the default)", c.Alpha)
-	}
-	if !(c.Horizon > 0 && c.Horizon <= 4) {
+	case !(c.Horizon > 0 && c.Horizon <= 4):
 		return fmt.Errorf("averaging.horizon is %v: above 0 and at most 4 updates", c.Horizon)
-	}
-	if limit := 2 / float64(c.Pipelines+1); c.Pull == PullElastic && c.Pipelines > 1 && c.Alpha > limit {
-		return fmt.Errorf("averaging.alpha is %v: with pull: elastic and %d pipelines at most 2/(%d+1) = %.4g, "+
-			"beyond which center and pipelines oscillate with growing distance", c.Alpha, c.Pipelines, c.Pipelines, limit)
+	case !(c.OuterRate > 0 && c.OuterRate <= 2):
+		return fmt.Errorf("averaging.outer_lr is %v: above 0 and at most 2", c.OuterRate)
+	case !(c.OuterMomentum >= 0 && c.OuterMomentum < 1):
+		return fmt.Errorf("averaging.outer_momentum is %v: 0 or more, and below 1", c.OuterMomentum)
 	}
 	return nil
 }
@@ -157,27 +174,72 @@ func (t Timing) Buffers() int {
 
 // Shard is the center's part of one stage: its vectors, all of the stage's length.
 type Shard struct {
-	Center flat.Vector // x~
-	Sum    flat.Vector // of the messages of the round in progress; its content is meaningless between rounds
+	// Center is x~, or the mean of the gradients of the last round where those are exchanged.
+	Center flat.Vector
+	Sum    flat.Vector   // of the messages of the round in progress; its content is meaningless between rounds
+	State  []flat.Vector // Needs.State of them, which go on from round to round; zero at the start
 }
 
 // Needs says what a method asks of whoever runs it.
 type Needs struct {
 	Timing Timing
+	// Synchronous is how many rounds, from the first, have timing After whatever Timing is.
+	Synchronous uint64
+	// Gradients: pipelines exchange the gradient of each batch, before its norm and its update, and not what the optimizer did with it. The message is
+	// the gradient, complete when it is handed over; Pull replaces the gradient. All pipelines take the same updates, so that their weights and the
+	// states of their optimizers have the same bits, and each one's weights are the center of the model.
+	Gradients bool
 	// Delta: the message must come to Pull holding the sum of the optimizer updates that were applied since the last
-	// round (stage.Stage.Step adds them). Otherwise Pull writes the message, whatever it held.
+	// round (stage.Stage.Step adds them). Otherwise, unless it is the gradient, Pull writes the message, whatever it held.
 	Delta bool
 	// Identity: the center has the bits of the only pipeline's weights. The owner may use one vector for both,
 	// allocate no messages and run no rule, as long as it releases the pipeline last.
 	Identity bool
+	// State is how many vectors Shard.State has.
+	State int
 }
 
-// Vectors is how many vectors of a stage's length the center and the messages take beside so many pipelines.
-func (n Needs) Vectors(pipelines int) int {
-	if n.Identity {
-		return 0
+// TimingOf is the timing of a round.
+func (n Needs) TimingOf(round uint64) Timing {
+	if round <= n.Synchronous {
+		return After
 	}
-	return 2 + pipelines*n.Timing.Buffers() // center, sum; messages
+	return n.Timing
+}
+
+// Idle reports whether a pipeline has no gradient to apply in a round: the first that it pulls late was applied in time in the round before, or there is none.
+func (n Needs) Idle(round uint64) bool {
+	return n.Gradients && n.Timing == Before && round == n.Synchronous+1
+}
+
+// Borrows reports whether the message of a pipeline may be the gradient itself: it is merged before anything else is done with it.
+func (n Needs) Borrows() bool { return n.Gradients && n.Timing == After }
+
+// Keeps is how many vectors Kept returns.
+func (n Needs) Keeps() int {
+	if n.Gradients && n.Timing == Before {
+		return 1
+	}
+	return n.State
+}
+
+// Kept are the vectors of a shard that a snapshot of a round holds beside the weights.
+func (n Needs) Kept(s Shard) []flat.Vector {
+	if n.Gradients && n.Timing == Before {
+		return []flat.Vector{s.Center} // what the next round applies
+	}
+	return s.State
+}
+
+// Vectors is how many vectors of a stage's length the center and the messages take beside so many pipelines, of which some train here.
+func (n Needs) Vectors(pipelines, here int) int {
+	switch {
+	case n.Identity:
+		return 0
+	case n.Borrows():
+		pipelines -= here
+	}
+	return 2 + n.State + pipelines*n.Timing.Buffers() // center, sum, state; messages
 }
 
 // Method is an averaging method: a rule of the pipeline (Pull) and a rule of the center (Merge, Advance), both pure functions of
@@ -187,8 +249,10 @@ type Method interface {
 	// Config is what the method was made from, defaults filled in.
 	Config() Config
 	Needs() Needs
-	// Pull is the pipeline side of a round: it moves the weights x by the center, and may write the message. With
-	// Timing Before it runs before the message is merged, with After when the round is complete.
+	// RateScale is what the learning rate is multiplied by unless the user says otherwise, for an optimizer that divides updates by their noise or not.
+	RateScale(adaptive bool) float64
+	// Pull is the pipeline side of a round: it moves the weights x, or the gradient x, by the center, and may write the message. With
+	// timing Before it runs before the message is merged, with After when the round is complete.
 	Pull(x, message, center flat.Vector)
 	// Merge takes one pipeline's message into the round's sum. First says that it is the round's first.
 	Merge(s Shard, message flat.Vector, first bool)
@@ -196,14 +260,24 @@ type Method interface {
 	Advance(s Shard, count int)
 }
 
-// NewMethod makes the named method. The error names the setting, what it is and what it may be.
+// NewMethod makes the named method. The error names the setting, what it is and what it may be. One pipeline has nobody to average with: it trains as
+// without averaging, whatever the method.
 func NewMethod(name string, c Config) (Method, error) {
-	build, ok := methods[name]
+	of, ok := methods[name]
 	if !ok {
 		return nil, fmt.Errorf("averaging.method is %q: one of %s", name, strings.Join(Methods(), ", "))
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return build(c.withDefaults()), nil
+	c = c.withDefaults()
+	if of.check != nil {
+		if err := of.check(c); err != nil {
+			return nil, fmt.Errorf("%w (averaging.method %s)", err, name)
+		}
+	}
+	if c.Pipelines == 1 {
+		return solo{avgpipe{config: c}}, nil
+	}
+	return of.build(c), nil
 }

@@ -3,7 +3,6 @@ package elastic
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -176,12 +175,18 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("tau %d: a horizon of %v, expected %v", tau, got, expected)
 		}
 	}
-	for n, expected := range map[int]float64{1: 1, 2: math.Sqrt2, 4: 2} {
-		if got := DefaultRateScale(true, n); got != expected {
-			t.Errorf("%d pipelines, adaptive: %v, expected %v", n, got, expected)
-		}
-		if got := DefaultRateScale(false, n); got != 1 {
-			t.Errorf("%d pipelines, not adaptive: %v, expected 1", n, got)
+	for n, root := range map[int]float64{1: 1, 2: math.Sqrt2, 4: 2} {
+		for name, m := range everyMethod(t, n) {
+			expected := 1.0
+			if strings.HasPrefix(name, "elastic") || name == "localsgd" {
+				expected = root
+			}
+			if got := m.RateScale(true); got != expected {
+				t.Errorf("%s, %d pipelines, adaptive: %v, expected %v", name, n, got, expected)
+			}
+			if got := m.RateScale(false); got != 1 {
+				t.Errorf("%s, %d pipelines, not adaptive: %v, expected 1", name, n, got)
+			}
 		}
 	}
 }
@@ -390,32 +395,6 @@ func widen(v flat.Host) []float64 {
 	return out
 }
 
-// TestArrivalOrderChangesNoBit: pipelines that arrive in any order, and run ahead as far as they may, end with the same bits.
-func TestArrivalOrderChangesNoBit(t *testing.T) {
-	const rounds = 12
-	allPulls(t, func(t *testing.T, c Config) {
-		method := newMethod(t, c)
-		centers, weights := sequential(method, rounds, 16, c.Pipelines, func(int, uint64) bool { return true })
-		for seed := range uint64(20) {
-			s := newWildShell(t, method, c.Pipelines, 16)
-			random := rand.New(rand.NewPCG(seed, 0))
-			for s.center.Round() < rounds {
-				if i := random.IntN(c.Pipelines); s.trained[i] < rounds && s.mayTrain(i) {
-					s.update(i)
-				}
-			}
-			if err := sameBits(s.centerCopy(), centers[rounds]); err != nil {
-				t.Fatalf("seed %d: center: %v", seed, err)
-			}
-			for i, x := range s.x {
-				if err := sameBits(x, weights[[2]uint64{rounds, uint64(i)}]); err != nil {
-					t.Fatalf("seed %d: pipeline %d: %v", seed, i, err)
-				}
-			}
-		}
-	})
-}
-
 // TestConfigNamesTheSettingAndItsRange for everything that no run should start with.
 func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 	cases := []struct {
@@ -442,7 +421,7 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 			t.Errorf("%+v: error %v, expected one with %q", c.config, err, c.expect)
 		}
 	}
-	if _, err := NewMethod("elastc", Config{Pipelines: 2}); err == nil || !strings.Contains(err.Error(), `"elastc": one of elastic`) {
+	if _, err := NewMethod("elastc", Config{Pipelines: 2}); err == nil || !strings.Contains(err.Error(), `"elastc": one of allreduce, diloco, elastic`) {
 		t.Errorf("unknown method: %v", err)
 	}
 }

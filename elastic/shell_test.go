@@ -20,13 +20,16 @@ type shell struct {
 	local    func(pipeline int, round uint64, x flat.Host) flat.Host
 	n        int
 	x        map[int]flat.Host
+	g        map[int]flat.Host // gradients, where those are exchanged: what would have been the updates
 	messages map[int][]flat.Host
 	trained  map[int]uint64       // the newest round each pipeline has trained for
 	released map[int]uint64       // the newest round each was released from
 	advanced map[uint64]flat.Host // x~ of each round
 	counts   map[uint64]int
 	captured map[[2]uint64]flat.Host // round, pipeline -> weights
+	due      map[[2]uint64]bool      // captures that wait for the update
 	snapped  map[uint64]flat.Host
+	kept     map[uint64][]flat.Host
 }
 
 // initial is x~_0, the same in every test.
@@ -65,10 +68,10 @@ func newShell(t *testing.T, m Method, pipelines int, n int) *shell {
 	t.Helper()
 	s := &shell{
 		t: t, method: m, n: n, local: localUpdate,
-		shard: Shard{Center: initial(n), Sum: flat.NewHost(n)},
-		x:     map[int]flat.Host{}, messages: map[int][]flat.Host{}, trained: map[int]uint64{}, released: map[int]uint64{},
+		shard: newShard(m.Needs(), n),
+		x:     map[int]flat.Host{}, g: map[int]flat.Host{}, messages: map[int][]flat.Host{}, trained: map[int]uint64{}, released: map[int]uint64{},
 		advanced: map[uint64]flat.Host{}, counts: map[uint64]int{},
-		captured: map[[2]uint64]flat.Host{}, snapped: map[uint64]flat.Host{},
+		captured: map[[2]uint64]flat.Host{}, due: map[[2]uint64]bool{}, snapped: map[uint64]flat.Host{}, kept: map[uint64][]flat.Host{},
 	}
 	var members []int
 	for i := range pipelines {
@@ -76,6 +79,18 @@ func newShell(t *testing.T, m Method, pipelines int, n int) *shell {
 		s.addPipeline(i, initial(n), 0)
 	}
 	s.start(members, 0)
+	return s
+}
+
+// newShard is a shard at round 0.
+func newShard(needs Needs, n int) Shard {
+	s := Shard{Center: initial(n), Sum: flat.NewHost(n)}
+	if needs.Gradients {
+		s.Center.Zero()
+	}
+	for range needs.State {
+		s.State = append(s.State, flat.NewHost(n))
+	}
 	return s
 }
 
@@ -88,11 +103,11 @@ func newWildShell(t *testing.T, m Method, pipelines int, n int) *shell {
 }
 
 func (s *shell) start(members []int, round uint64) {
-	s.center = NewCenter(s.method.Needs().Timing, round, members...)
+	s.center = NewCenter(s.method.Needs(), round, members...)
 }
 
 func (s *shell) addPipeline(i int, x flat.Host, round uint64) {
-	s.x[i] = slices.Clone(x)
+	s.x[i], s.g[i] = slices.Clone(x), flat.NewHost(s.n)
 	s.trained[i], s.released[i] = round, round
 	for range s.method.Needs().Timing.Buffers() {
 		s.messages[i] = append(s.messages[i], flat.NewHost(s.n))
@@ -101,6 +116,9 @@ func (s *shell) addPipeline(i int, x flat.Host, round uint64) {
 
 // message is the pipeline's message of a round: the buffers take turns.
 func (s *shell) message(pipeline int, round uint64) flat.Host {
+	if s.method.Needs().Borrows() {
+		return s.g[pipeline]
+	}
 	buffers := s.messages[pipeline]
 	return buffers[round%uint64(len(buffers))]
 }
@@ -110,6 +128,11 @@ func (s *shell) message(pipeline int, round uint64) flat.Host {
 func (s *shell) train(pipeline int, update flat.Host) {
 	s.trained[pipeline]++
 	message := s.message(pipeline, s.trained[pipeline])
+	if s.method.Needs().Gradients {
+		copy(s.g[pipeline], update)
+		copy(message, update)
+		return
+	}
 	for i, d := range update {
 		before := s.x[pipeline][i]
 		s.x[pipeline][i] += d
@@ -139,14 +162,27 @@ func (s *shell) execute(actions []Action) {
 	for _, a := range actions {
 		switch a.Kind {
 		case Pull:
-			s.method.Pull(s.x[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
+			pulled := s.x
+			if s.method.Needs().Gradients {
+				pulled = s.g
+			}
+			s.method.Pull(pulled[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
 		case Capture:
-			s.captured[[2]uint64{a.Round, uint64(a.Pipeline)}] = slices.Clone(s.x[a.Pipeline])
+			s.due[[2]uint64{a.Round, uint64(a.Pipeline)}] = true
+			if !s.method.Needs().Gradients {
+				s.capture(a)
+			}
 		case Release:
 			if s.released[a.Pipeline] != a.Round-1 {
 				s.t.Fatalf("%s: it was last released from round %d", a, s.released[a.Pipeline])
 			}
 			s.released[a.Pipeline] = a.Round
+			if needs := s.method.Needs(); needs.Gradients {
+				if !needs.Idle(a.Round) {
+					s.x[a.Pipeline].Axpy(1, s.g[a.Pipeline])
+				}
+				s.capture(a)
+			}
 		case Merge:
 			message := s.message(a.Pipeline, a.Round)
 			s.method.Merge(s.shard, message, a.First)
@@ -159,11 +195,21 @@ func (s *shell) execute(actions []Action) {
 			s.counts[a.Round] = a.Count
 		case Snapshot:
 			s.snapped[a.Round] = s.centerCopy()
+			for _, v := range s.method.Needs().Kept(s.shard) {
+				s.kept[a.Round] = append(s.kept[a.Round], slices.Clone(v.(flat.Host)))
+			}
 		case Admit:
 			s.addPipeline(a.Pipeline, s.centerCopy(), a.Round)
 		default:
 			s.t.Fatalf("unknown action %v", a)
 		}
+	}
+}
+
+// capture keeps a pipeline's weights for a snapshot that waits for them.
+func (s *shell) capture(a Action) {
+	if key := [2]uint64{a.Round, uint64(a.Pipeline)}; s.due[key] {
+		s.captured[key] = slices.Clone(s.x[a.Pipeline])
 	}
 }
 
@@ -178,14 +224,36 @@ func (s *shell) mayTrain(pipeline int) bool {
 	return s.released[pipeline] == s.trained[pipeline] && s.center.check(pipeline, s.trained[pipeline]+1) == nil
 }
 
-// newMethod makes a method or fails the test.
+// newMethod makes an elastic method or fails the test.
 func newMethod(t *testing.T, c Config) Method {
 	t.Helper()
-	m, err := NewMethod("elastic", c)
+	return newMethodOf(t, "elastic", c)
+}
+
+// newMethodOf makes a method or fails the test.
+func newMethodOf(t *testing.T, name string, c Config) Method {
+	t.Helper()
+	m, err := NewMethod(name, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m
+}
+
+// everyMethod is each method as it may be configured, for so many pipelines.
+func everyMethod(t *testing.T, pipelines int) map[string]Method {
+	t.Helper()
+	all := map[string]Method{}
+	for _, pull := range []PullRule{PullPredicted, PullNew, PullOld, PullElastic} {
+		all["elastic "+string(pull)] = newMethod(t, Config{Pull: pull, Pipelines: pipelines})
+	}
+	for _, name := range Methods() {
+		if name != "elastic" {
+			all[name] = newMethodOf(t, name, Config{Pipelines: pipelines, OuterMomentum: 0.75})
+		}
+	}
+	all["pipesgd after 3"] = newMethodOf(t, "pipesgd", Config{Pipelines: pipelines, Warmup: 3})
+	return all
 }
 
 // sequential runs the training of newWildShell one pipeline after the other, without a Center: the equations as they stand. member says
@@ -194,7 +262,7 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 	centers map[uint64]flat.Host, weights map[[2]uint64]flat.Host,
 ) {
 	centers, weights = map[uint64]flat.Host{}, map[[2]uint64]flat.Host{}
-	shard := Shard{Center: initial(n), Sum: flat.NewHost(n)}
+	shard := newShard(m.Needs(), n)
 	x := map[int]flat.Host{}
 	for r := uint64(1); r <= rounds; r++ {
 		messages := map[int]flat.Host{}
@@ -204,17 +272,25 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 				continue
 			}
 			if x[i] == nil { // joins
-				x[i] = flat.NewHost(n)
-				x[i].Copy(shard.Center)
+				x[i] = initial(n)
+				if r > 1 {
+					x[i].Copy(shard.Center)
+				}
 			}
 			messages[i] = flat.NewHost(n)
+			if m.Needs().Gradients {
+				copy(messages[i], wildUpdate(i, r, x[i]))
+				continue
+			}
 			for j, d := range wildUpdate(i, r, x[i]) {
 				before := x[i][j]
 				x[i][j] += d
 				messages[i][j] = x[i][j] - before
 			}
 		}
-		if m.Needs().Timing == Before {
+		late := flat.NewHost(n)
+		late.Copy(shard.Center)
+		if m.Needs().Timing == Before && !m.Needs().Gradients {
 			pullAll(m, x, messages, shard.Center)
 		}
 		first := true
@@ -227,7 +303,13 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 		if len(messages) > 0 {
 			m.Advance(shard, len(messages))
 		}
-		if m.Needs().Timing == After {
+		switch needs := m.Needs(); {
+		case needs.Gradients && needs.Idle(r):
+		case needs.Gradients && needs.TimingOf(r) == Before:
+			applyAll(m, x, late)
+		case needs.Gradients:
+			applyAll(m, x, shard.Center)
+		case needs.Timing == After:
 			pullAll(m, x, messages, shard.Center)
 		}
 		centers[r] = flat.NewHost(n)
@@ -242,6 +324,15 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 func pullAll(m Method, x, messages map[int]flat.Host, center flat.Vector) {
 	for i := range messages {
 		m.Pull(x[i], messages[i], center)
+	}
+}
+
+// applyAll has all pipelines apply the gradient that they pull.
+func applyAll(m Method, x map[int]flat.Host, mean flat.Vector) {
+	for i := range x {
+		g := flat.NewHost(len(x[i]))
+		m.Pull(g, nil, mean)
+		x[i].Axpy(1, g)
 	}
 }
 

@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,16 +31,13 @@ func (c *checker) check(env Environment) {
 	case c.Schedule != AutoSchedule && c.PlanFile() == "":
 		c.known("schedule", c.Schedule, env.Schedules)
 	}
-	c.known("averaging.method", c.Averaging.Method, env.Methods)
+	c.checkAveraging(env.Methods)
 	c.checkModel()
 	if len(c.Data.Validation) > 0 && c.Has("data.holdout") {
 		c.refuse("data.holdout", "", "data.holdout stands beside data.validation, which says what is evaluated on; remove one of them")
 	}
 	c.checkURLs()
 	c.checkOptimizer()
-	if pull := c.Averaging.Pull; pull != "predicted" && c.Averaging.Horizon != 0 {
-		c.refuse("averaging.horizon", "", "averaging.horizon is read with pull predicted only, and averaging.pull is %s; remove it, or write pull: predicted", pull)
-	}
 	c.checkBudget()
 	c.checkDevices()
 	c.checkRecompute()
@@ -48,6 +46,23 @@ func (c *checker) check(env Environment) {
 		c.refuse("min_stages", strconv.Itoa(n), "min_stages is %d, more than the %d of stages", c.MinStages, n)
 	}
 	c.checkGroups()
+}
+
+// checkAveraging checks the method, and that it reads what is said of it.
+func (c *checker) checkAveraging(methods map[string][]string) {
+	a := &c.Averaging
+	c.known("averaging.method", a.Method, slices.Sorted(maps.Keys(methods)))
+	own, known := methods[a.Method]
+	for _, of := range slices.Sorted(maps.Keys(methods)) {
+		for _, setting := range methods[of] {
+			if key := "averaging." + setting; known && !slices.Contains(own, setting) && c.Has(key) {
+				c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s", key, of, a.Method, of)
+			}
+		}
+	}
+	if a.Pull != "predicted" && a.Horizon != 0 {
+		c.refuse("averaging.horizon", "", "averaging.horizon is read with pull predicted only, and averaging.pull is %s; remove it, or write pull: predicted", a.Pull)
+	}
 }
 
 // known checks a name that another package's table holds.

@@ -309,9 +309,12 @@ type LoRA struct {
 
 // Averaging says how pipelines share what they learn.
 type Averaging struct {
-	// The averaging method, by name: elastic.
+	// The averaging method. `elastic`: pipelines are pulled toward a center that takes the mean of their updates (AvgPipe; see `pull`). `localsgd`: after
+	// `tau` steps of its own every pipeline is set to the mean of all. `diloco`: after `tau` steps the center takes a step of SGD with Nesterov's momentum by
+	// the mean of their updates, and all go on from it. `allreduce`: synchronous data parallelism; every step applies the mean of the pipelines' gradients. `pipesgd`:
+	// the same with the gradients of the step before, so that no pipeline waits for an exchange.
 	Method string `yaml:"method" json:"method" default:"elastic"`
-	// What a pipeline is pulled toward in a round; a single one is not pulled and trains as without averaging. `predicted`: where the
+	// With `elastic`, what a pipeline is pulled toward in a round; a single one is not pulled and trains as without averaging. `predicted`: where the
 	// center will be, as its own update tells: the center before the update plus `horizon` times that update; nobody waits. `new`: the
 	// weights after the update are pulled toward the center after it took this round's updates, which waits for the slowest pipeline.
 	// `old`: the weights after the update are pulled toward the center before it, without a wait, and stay one update behind.
@@ -323,11 +326,17 @@ type Averaging struct {
 	// With `pull: predicted`, how many of its own updates a pipeline adds to the center to predict where that will be. 1: where this
 	// round's updates take it. More: ahead of that, where the next gradients arrive. 0: 1.5, and 1 with a tau above 1.
 	Horizon float64 `yaml:"horizon" json:"horizon" default:"0" rule:"min=0 max=4" zero:"1.5, or 1 with a tau above 1"`
-	// What the learning rate is multiplied by, at every step. `auto`: the root of the number of pipelines for adam and adamw, whose
-	// updates shrink when they are averaged, and 1 for sgd and asgd. The budget of `train` is that of all pipelines, so each of N takes an
+	// With `diloco`, the learning rate of the step that the center takes. 0: 0.7.
+	OuterRate float64 `yaml:"outer_lr" json:"outer_lr,omitempty" default:"0" rule:"min=0 max=2" zero:"0.7"`
+	// With `diloco`, the momentum of that step.
+	OuterMomentum float64 `yaml:"outer_momentum" json:"outer_momentum,omitempty" default:"0.9" rule:"min=0 below=1"`
+	// With `pipesgd`, how many of the first steps apply the gradients of their own step, as with allreduce. The step after them applies none.
+	Warmup int `yaml:"warmup" json:"warmup,omitempty" default:"0" rule:"min=0 max=1e9"`
+	// What the learning rate is multiplied by, at every step. `auto`: with elastic and localsgd the root of the number of pipelines for adam and adamw, whose
+	// updates shrink when they are averaged, else 1. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.
 	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6 word=auto"`
-	// Optimizer steps of each pipeline between rounds. The budget of `train` is rounded up to whole rounds, so one that takes twice the
+	// Optimizer steps of each pipeline between rounds; 1 with allreduce and pipesgd. The budget of `train` is rounded up to whole rounds, so one that takes twice the
 	// budget or more is refused.
 	Tau int `yaml:"tau" json:"tau" default:"1" rule:"min=1 max=1e9"`
 }

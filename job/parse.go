@@ -19,8 +19,10 @@ import (
 type Environment struct {
 	// Lookup finds the variables in paths, as os.LookupEnv does. Nil: none is set.
 	Lookup func(name string) (string, bool)
-	// Families, Schedules and Methods are the names that model.family, schedule and averaging.method may have. Nil: any.
-	Families, Schedules, Methods []string
+	// Families and Schedules are the names that model.family and schedule may have. Nil: any.
+	Families, Schedules []string
+	// Methods are the names that averaging.method may have, each with the keys of averaging that are its own. Nil: any.
+	Methods map[string][]string
 }
 
 func (e Environment) lookup(name string) (string, bool) {

@@ -19,7 +19,7 @@ var environment = Environment{
 	},
 	Families:  []string{"gpt2"},
 	Schedules: []string{"1f1b", "afp", "gpipe"},
-	Methods:   []string{"elastic"},
+	Methods:   map[string][]string{"elastic": {"pull", "alpha", "horizon"}, "allreduce": nil, "pipesgd": {"warmup"}},
 }
 
 // TestParse runs the scenarios in testdata: `parse` reads the input as a job file, with an argument set=(a.b=c) for each

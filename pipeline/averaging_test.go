@@ -9,20 +9,20 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-var pulls = []elastic.PullRule{elastic.PullPredicted, elastic.PullOld, elastic.PullNew, elastic.PullElastic}
-
 func TestAveragingComputesTheRulesToTheBitInWhateverOrderPipelinesArrive(t *testing.T) {
-	for _, pull := range pulls {
+	for _, by := range averagings {
 		for _, tau := range []int{1, 3} {
-			t.Run(fmt.Sprintf("%s_tau%d", pull, tau), func(t *testing.T) {
+			if tau != tauOf(by, tau) {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s_tau%d", by, tau), func(t *testing.T) {
 				t.Parallel()
 				r := &run{
-					schedule: "afp", stages: 3, pipelines: 3, micros: 4, rounds: 6, clip: 0.05, tied: 2, pull: pull, tau: tau,
+					schedule: "afp", stages: 3, pipelines: 3, micros: 4, rounds: 6, clip: 0.05, tied: 2, by: by, tau: tau,
 					jitter: 100 * time.Microsecond,
 				}
 				r.train(t)
@@ -53,11 +53,11 @@ func TestSplitBackwardComputesTheSameBits(t *testing.T) {
 // TestASlowPipelineHoldsUpOthersOnlyAsTheRuleSays gives every pipeline a device time of its own (the fakes sleep on a shared
 // executor, so the slow one's source is slow instead) and looks how far the fast one gets.
 func TestASlowPipelineHoldsUpOthersOnlyAsTheRuleSays(t *testing.T) {
-	for pull, ahead := range map[elastic.PullRule]uint64{
-		elastic.PullPredicted: 1, elastic.PullOld: 1, elastic.PullElastic: 1, elastic.PullNew: 0,
+	for by, did := range map[string]uint64{
+		"predicted": 4, "old": 4, "elastic": 4, "new": 3, "localsgd": 3, "diloco": 3, "allreduce": 2, "pipesgd": 3, "pipesgd after 3": 2,
 	} {
-		t.Run(string(pull), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { slowPipeline(t, pull, ahead) })
+		t.Run(by, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { slowPipeline(t, by, did) })
 		})
 	}
 }
@@ -79,10 +79,10 @@ func (s slowSource) Fill(step uint64, micro int, input, labels []byte) error {
 	return s.data.Fill(step, micro, input, labels)
 }
 
-func slowPipeline(t *testing.T, pull elastic.PullRule, ahead uint64) {
+func slowPipeline(t *testing.T, by string, want uint64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	r := &run{schedule: "afp", stages: 2, pipelines: 2, micros: 3, rounds: 50, pull: pull}
+	r := &run{schedule: "afp", stages: 2, pipelines: 2, micros: 3, rounds: 50, by: by}
 	r.change = func(c *Config) {
 		c.Stages[0].Source = func(p int) Source {
 			if p == 1 {
@@ -107,8 +107,9 @@ func slowPipeline(t *testing.T, pull elastic.PullRule, ahead uint64) {
 		}
 	}
 	r.mu.Unlock()
-	// It has trained one batch more, and with a center of old one beyond that: the one it hands over and waits with.
-	if want := 3 + ahead; fast != want {
+	// It has trained one batch more, and with a center of old one beyond that: the one it hands over and waits with. Where gradients are
+	// exchanged it waits with that of a batch that is not done yet.
+	if fast != want {
 		t.Errorf("the fast pipeline did %d batches while the slow one did 2, want %d", fast, want)
 	}
 	cancel()
@@ -167,9 +168,9 @@ func evaluateCenters(t *testing.T, s *sequential, micros int, round uint64) Eval
 // TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks makes evaluation much slower than training.
 func TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks(t *testing.T) {
 	for _, pipelines := range []int{1, 2} {
-		for _, pull := range pulls {
+		for _, by := range averagings {
 			r := &run{
-				schedule: "afp", stages: 3, pipelines: pipelines, micros: 2, rounds: 8, clip: 0.05, pull: pull,
+				schedule: "afp", stages: 3, pipelines: pipelines, micros: 2, rounds: 8, clip: 0.05, by: by,
 				jitter: 20 * time.Microsecond,
 			}
 			r.change = func(c *Config) {
@@ -180,7 +181,7 @@ func TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks(t *testing.T) {
 			for round := range uint64(9) {
 				r.rounds = round
 				if got, want := r.evals[round], evaluateCenters(t, r.sequential(t), 30, round); !reflect.DeepEqual(got, want) {
-					t.Errorf("N=%d, pull %s, round %d: %+v, want %+v", pipelines, pull, round, got, want)
+					t.Errorf("N=%d, %s, round %d: %+v, want %+v", pipelines, by, round, got, want)
 				}
 			}
 		}
@@ -190,14 +191,17 @@ func TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks(t *testing.T) {
 // TestAResumedRunComputesTheBitsOfOneThatNeverStopped snapshots a round in the middle, restores it into a new group and
 // compares all weights, states and centers at the end.
 func TestAResumedRunComputesTheBitsOfOneThatNeverStopped(t *testing.T) {
-	for _, pull := range pulls {
+	for _, by := range averagings {
 		for _, tau := range []int{1, 3} {
 			for _, pipelines := range []int{1, 3} {
-				t.Run(fmt.Sprintf("%s_tau%d_N%d", pull, tau, pipelines), func(t *testing.T) {
+				if tau != tauOf(by, tau) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s_tau%d_N%d", by, tau, pipelines), func(t *testing.T) {
 					t.Parallel()
 					resumed(t, &run{
 						schedule: "afp", stages: 3, pipelines: pipelines, micros: 4, rounds: 9, clip: 0.05, tied: 2,
-						pull: pull, tau: tau, jitter: 50 * time.Microsecond,
+						by: by, tau: tau, jitter: 50 * time.Microsecond,
 					})
 				})
 			}
@@ -231,7 +235,7 @@ func resumed(t *testing.T, r *run) {
 
 	again := &run{
 		schedule: r.schedule, stages: r.stages, pipelines: r.pipelines, micros: r.micros, rounds: r.rounds, clip: r.clip,
-		tied: r.tied, pull: r.pull, tau: r.tau, jitter: r.jitter,
+		tied: r.tied, by: r.by, tau: r.tau, jitter: r.jitter,
 	}
 	again.change = func(c *Config) {
 		c.StartRound = at
@@ -245,8 +249,8 @@ func resumed(t *testing.T, r *run) {
 }
 
 func TestSnapshotsOfEveryRoundAreConsistentCuts(t *testing.T) {
-	for _, pull := range pulls {
-		r := &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, pull: pull, jitter: 50 * time.Microsecond}
+	for _, by := range averagings {
+		r := &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, by: by, jitter: 50 * time.Microsecond}
 		var g *Group
 		r.change = func(c *Config) {
 			c.Events.OnStarted = func() {
@@ -265,7 +269,7 @@ func TestSnapshotsOfEveryRoundAreConsistentCuts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for round := uint64(1); round <= 6; round++ {
-			s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, pull: pull}).sequential(t)
+			s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, by: by}).sequential(t)
 			for k := range 2 {
 				compareSnapshot(t, r.snaps[round][k], s, k, round)
 			}
@@ -282,8 +286,13 @@ func compareSnapshot(t *testing.T, got *Snapshot, s *sequential, k int, round ui
 	if got.Round != round || got.Count != len(s.fakes) || !slices.Equal(got.Center, s.centers[k]) {
 		t.Errorf("round %d, stage %d: center %v of %d, want %v of %d", round, k, got.Center, got.Count, s.centers[k], len(s.fakes))
 	}
+	for j, v := range got.State {
+		if j > 0 || !slices.Equal(v, s.kept[k]) {
+			t.Errorf("round %d, stage %d: the method keeps %v, want %v", round, k, v, s.kept[k])
+		}
+	}
 	for p, stages := range s.fakes {
-		if len(got.Pipelines) <= p || got.Pipelines[p].Pipeline != p || got.Pipelines[p].Step != round || got.Pipelines[p].Updates != round ||
+		if len(got.Pipelines) <= p || got.Pipelines[p].Pipeline != p || got.Pipelines[p].Step != round || got.Pipelines[p].Updates != s.updates ||
 			!slices.Equal(got.Pipelines[p].Parameters, stages[k].params) || !slices.Equal(got.Pipelines[p].State[0], stages[k].momentum) {
 			t.Errorf("round %d, stage %d: pipeline %d differs", round, k, p)
 		}

@@ -88,8 +88,8 @@ func (g *Group) buildShard(st *localStage) error {
 	}
 	st.snaps = newSnapshotter(st.config.Index, c, st.executor)
 	st.shard = &shard{
-		index: st.config.Index, config: c, executor: st.executor, stages: st.replicas, rules: c.Method, needs: needs,
-		snaps: st.snaps, eval: st.eval, center: elastic.NewCenter(needs.Timing, c.StartRound, members...), inputs: make(chan input, c.Pipelines),
+		index: st.config.Index, capturing: make(map[int]uint64), config: c, executor: st.executor, stages: st.replicas, rules: c.Method, needs: needs,
+		snaps: st.snaps, eval: st.eval, center: elastic.NewCenter(needs, c.StartRound, members...), inputs: make(chan input, c.Pipelines),
 	}
 	for range members {
 		st.shard.released = append(st.shard.released, make(chan release, 1))
@@ -143,7 +143,7 @@ func (g *Group) evaluateStart(ctx context.Context) error {
 			return err
 		}
 		span := trace.Span{Kind: trace.Average, Stage: st.config.Index, Micro: -1, Step: round * g.config.tau()}
-		err := st.executor.Do(ctx, span, func() error { st.eval.vector.Copy(st.shard.vectors.Center); return nil })
+		err := st.executor.Do(ctx, span, func() error { st.eval.vector.Copy(st.shard.weights()); return nil })
 		if err != nil {
 			return err
 		}

@@ -28,6 +28,8 @@ type shard struct {
 	snaps    *snapshotter
 	eval     *evaluator // nil without evaluation
 
+	capturing map[int]uint64 // pipeline -> the round that it is captured for once its update is applied; with exchanged gradients; on the executor
+
 	inputs   chan input
 	released []chan release // by pipeline; capacity 1
 
@@ -91,10 +93,8 @@ func (s *shard) take(ctx context.Context, in input) error {
 	case in.capture:
 		return s.captureAll(ctx, in.round)
 	}
-	if s.needs.Timing == elastic.After {
-		if err := s.publish(ctx, in); err != nil {
-			return err
-		}
+	if err := s.complete(ctx, in); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	actions, err := s.center.Update(in.pipeline, in.round)
@@ -105,13 +105,29 @@ func (s *shard) take(ctx context.Context, in input) error {
 	return s.execute(ctx, actions)
 }
 
-// publish sends the message of a pipeline that trains here, which nothing changes before it is merged, to the other groups.
-func (s *shard) publish(ctx context.Context, in input) error {
-	if s.stages[in.pipeline] == nil || !s.peers.exist() {
+// complete does what the message of a pipeline that trains here still needs: a gradient is copied from where the next batch adds up another, and one that
+// nothing changes before it is merged goes to the other groups.
+func (s *shard) complete(ctx context.Context, in input) error {
+	of := s.stages[in.pipeline]
+	if of == nil {
+		return nil
+	}
+	copies := s.needs.Gradients && !s.needs.Borrows()
+	sends := s.peers.exist() && (s.needs.Gradients || s.needs.TimingOf(in.round) == elastic.After)
+	if !copies && !sends {
 		return nil
 	}
 	span := trace.Span{Kind: trace.Average, Pipeline: in.pipeline, Stage: s.index, Micro: -1, Step: in.round*s.config.tau() - 1}
-	err := s.executor.Do(ctx, span, func() error { s.peers.fill(in.pipeline, in.round, s.message(in.pipeline, in.round)); return nil })
+	err := s.executor.Do(ctx, span, func() error {
+		message := s.message(in.pipeline, in.round)
+		if copies {
+			message.Copy(of.Gradients())
+		}
+		if sends {
+			s.peers.fill(in.pipeline, in.round, message)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -145,8 +161,10 @@ func (s *shard) execute(ctx context.Context, actions []elastic.Action) error {
 			}
 			s.released[a.Pipeline] <- release{a.Round, started}
 		case elastic.Advance:
-			if err := s.claimEvaluation(ctx, a.Round, &todo); err != nil {
-				return err
+			if !s.needs.Gradients {
+				if err := s.claimEvaluation(ctx, a.Round, &todo); err != nil {
+					return err
+				}
 			}
 			todo = append(todo, a)
 		case elastic.Pull, elastic.Capture, elastic.Merge, elastic.Snapshot, elastic.Admit:
@@ -160,23 +178,43 @@ func (s *shard) execute(ctx context.Context, actions []elastic.Action) error {
 	for _, a := range held {
 		s.released[a.Pipeline] <- release{a.Round, started}
 	}
-	s.report(actions)
+	for _, a := range actions {
+		if a.Kind == elastic.Advance && !s.needs.Gradients {
+			s.report(a.Round)
+		}
+	}
 	return nil
 }
 
 // report starts the evaluation of a round that has completed, and tells of it.
-func (s *shard) report(actions []elastic.Action) {
-	for _, a := range actions {
-		if a.Kind != elastic.Advance {
-			continue
+func (s *shard) report(round uint64) {
+	if s.eval != nil && s.config.Evaluation.Due(round) {
+		s.eval.due <- round
+	}
+	if f := s.config.Events.OnRound; f != nil {
+		f(s.index, round)
+	}
+}
+
+// leave ends a step of a pipeline that applied exchanged gradients. The first one's weights are the center of the round.
+func (s *shard) leave(ctx context.Context, pipeline int, round uint64) error {
+	if err := s.snaps.enqueue(ctx); err != nil {
+		return err
+	}
+	if pipeline != s.config.here()[0] {
+		return nil
+	}
+	if s.eval != nil && s.config.Evaluation.Due(round) {
+		if err := s.eval.claim(ctx); err != nil {
+			return err
 		}
-		if s.eval != nil && s.config.Evaluation.Due(a.Round) {
-			s.eval.due <- a.Round
-		}
-		if f := s.config.Events.OnRound; f != nil {
-			f(s.index, a.Round)
+		span := trace.Span{Kind: trace.Average, Pipeline: pipeline, Stage: s.index, Micro: -1, Step: round - 1}
+		if err := s.executor.Do(ctx, span, func() error { s.eval.vector.Copy(s.weights()); return nil }); err != nil {
+			return err
 		}
 	}
+	s.report(round)
+	return nil
 }
 
 // claimEvaluation waits, before the round of an evaluation, until the one before no longer reads its vector.
@@ -223,10 +261,7 @@ func (s *shard) apply(a elastic.Action) {
 	switch a.Kind {
 	case elastic.Pull:
 		if !s.needs.Identity && !elsewhere {
-			s.rules.Pull(s.stages[a.Pipeline].Parameters(), s.message(a.Pipeline, a.Round), s.vectors.Center)
-			if s.needs.Timing == elastic.Before && s.peers.exist() {
-				s.peers.fill(a.Pipeline, a.Round, s.message(a.Pipeline, a.Round))
-			}
+			s.pull(a.Pipeline, a.Round)
 		}
 	case elastic.Merge:
 		if !s.needs.Identity {
@@ -237,21 +272,54 @@ func (s *shard) apply(a elastic.Action) {
 		if !s.needs.Identity {
 			s.rules.Advance(s.vectors, a.Count)
 		}
-		if s.eval != nil && s.config.Evaluation.Due(a.Round) {
+		if !s.needs.Gradients && s.eval != nil && s.config.Evaluation.Due(a.Round) {
 			s.eval.vector.Copy(s.vectors.Center)
 		}
 	case elastic.Capture:
-		if !s.config.CenterOnly && !elsewhere {
+		switch {
+		case elsewhere:
+		case s.needs.Gradients:
+			s.capturing[a.Pipeline] = a.Round // once the gradient that it waits for is applied
+		default:
 			s.snaps.capturePipeline(a.Round, a.Pipeline, s.stages[a.Pipeline])
 		}
 	case elastic.Snapshot:
-		s.snaps.captureCenter(a.Round, a.Count, s.vectors, s.needs.Identity)
+		s.snaps.captureCenter(a.Round, a.Count, s.vectors)
 	case elastic.Admit:
 		if !elsewhere {
 			s.stages[a.Pipeline].Parameters().Copy(s.vectors.Center)
 		}
 	case elastic.Release: // nothing to compute
 	}
+}
+
+// pull runs the pipeline's rule, on the gradient of its batch or on its weights.
+func (s *shard) pull(pipeline int, round uint64) {
+	of, message := s.stages[pipeline], s.message(pipeline, round)
+	if s.needs.Gradients {
+		s.rules.Pull(of.Gradients(), message, s.vectors.Center)
+		return
+	}
+	s.rules.Pull(of.Parameters(), message, s.vectors.Center)
+	if s.needs.TimingOf(round) == elastic.Before && s.peers.exist() {
+		s.peers.fill(pipeline, round, message)
+	}
+}
+
+// updated captures a pipeline that has applied what it pulled, where a snapshot of the round waits for it. On the executor.
+func (s *shard) updated(pipeline int, round uint64) {
+	if s.capturing[pipeline] == round {
+		delete(s.capturing, pipeline)
+		s.snaps.capturePipeline(round, pipeline, s.stages[pipeline])
+	}
+}
+
+// weights are those of the model: the center's, or those of the first pipeline here where all have the same.
+func (s *shard) weights() flat.Vector {
+	if s.needs.Gradients {
+		return s.lead().Parameters()
+	}
+	return s.vectors.Center
 }
 
 // message is the vector of a pipeline for a round; with one pipeline there is none.
@@ -285,10 +353,10 @@ func (s *shard) completeReads(pipeline int) {
 func (s *shard) captureAll(ctx context.Context, round uint64) error {
 	span := trace.Span{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: round * s.config.tau()}
 	err := s.executor.Do(ctx, span, func() error {
-		for p := range s.stages {
-			s.apply(elastic.Action{Kind: elastic.Capture, Pipeline: p, Round: round})
+		for _, p := range s.config.here() {
+			s.snaps.capturePipeline(round, p, s.stages[p])
 		}
-		s.apply(elastic.Action{Kind: elastic.Snapshot, Round: round, Count: len(s.stages)})
+		s.snaps.captureCenter(round, len(s.stages), s.vectors)
 		return nil
 	})
 	if err != nil {
@@ -303,27 +371,44 @@ func (s *shard) allocate() error {
 	if s.needs.Identity {
 		s.vectors.Center = lead.Parameters()
 	} else {
-		for _, v := range []*flat.Vector{&s.vectors.Center, &s.vectors.Sum} {
-			if err := s.newVector(v); err != nil {
-				return err
-			}
+		s.vectors.State = make([]flat.Vector, s.needs.State)
+		all := []*flat.Vector{&s.vectors.Center, &s.vectors.Sum}
+		for i := range s.vectors.State {
+			all = append(all, &s.vectors.State[i])
 		}
-		s.vectors.Center.Copy(lead.Parameters())
+		if err := s.newVectors(all...); err != nil {
+			return err
+		}
+		if !s.needs.Gradients {
+			s.vectors.Center.Copy(lead.Parameters())
+		}
 	}
+	if err := s.allocateMessages(); err != nil {
+		return err
+	}
+	if s.eval != nil {
+		return s.newVectors(&s.eval.vector)
+	}
+	return nil
+}
+
+// allocateMessages makes those of all pipelines; a gradient that may be the message itself needs none.
+func (s *shard) allocateMessages() error {
 	s.messages = make([][]flat.Vector, len(s.stages))
-	for p := range s.messages {
-		if s.needs.Identity {
+	for p, of := range s.stages {
+		switch {
+		case s.needs.Identity:
+			continue
+		case of != nil && s.needs.Borrows():
+			s.messages[p] = []flat.Vector{of.Gradients()}
 			continue
 		}
 		s.messages[p] = make([]flat.Vector, s.needs.Timing.Buffers())
 		for i := range s.messages[p] {
-			if err := s.newVector(&s.messages[p][i]); err != nil {
+			if err := s.newVectors(&s.messages[p][i]); err != nil {
 				return err
 			}
 		}
-	}
-	if s.eval != nil {
-		return s.newVector(&s.eval.vector)
 	}
 	return nil
 }
@@ -331,12 +416,14 @@ func (s *shard) allocate() error {
 // lead is the stage of the first pipeline that trains here.
 func (s *shard) lead() stage.Stage { return s.stages[s.config.here()[0]] }
 
-// newVector allocates one vector on the stages' device.
-func (s *shard) newVector(v *flat.Vector) error {
-	made, err := s.lead().NewVector()
-	if err != nil {
-		return fmt.Errorf("allocate a vector of %d parameters for averaging: %w", s.lead().Shape().Parameters, err)
+// newVectors allocates vectors on the stages' device.
+func (s *shard) newVectors(all ...*flat.Vector) error {
+	for _, v := range all {
+		made, err := s.lead().NewVector()
+		if err != nil {
+			return fmt.Errorf("allocate a vector of %d parameters for averaging: %w", s.lead().Shape().Parameters, err)
+		}
+		*v = made
 	}
-	*v = made
 	return nil
 }

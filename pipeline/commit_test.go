@@ -7,8 +7,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/avgpipe/avgpipe/elastic"
 )
 
 // start runs r in the background; stop ends it and checks its error.
@@ -165,15 +163,15 @@ func (s gatedSource) Fill(step uint64, micro int, input, labels []byte) error {
 // nobody but whoever is about to change its vectors.
 func TestASlowConsumerOfSnapshotsDelaysNoTraining(t *testing.T) {
 	for _, pipelines := range []int{1, 2} {
-		for _, pull := range pulls {
-			t.Run(fmt.Sprintf("%s_N%d", pull, pipelines), func(t *testing.T) { slowConsumer(t, pipelines, pull) })
+		for _, by := range averagings {
+			t.Run(fmt.Sprintf("%s_N%d", by, pipelines), func(t *testing.T) { slowConsumer(t, pipelines, by) })
 		}
 	}
 }
 
-func slowConsumer(t *testing.T, pipelines int, pull elastic.PullRule) {
+func slowConsumer(t *testing.T, pipelines int, by string) {
 	release := make(chan struct{})
-	r := &run{schedule: "1f1b", stages: 2, pipelines: pipelines, micros: 2, rounds: 40, clip: 0.05, pull: pull}
+	r := &run{schedule: "1f1b", stages: 2, pipelines: pipelines, micros: 2, rounds: 40, clip: 0.05, by: by}
 	var g *Group
 	r.change = func(c *Config) {
 		take := c.Events.OnSnapshot

@@ -158,6 +158,8 @@ func (c *Config) Validate() error {
 	case c.ClipNorm > 0 && c.Plan.Updates() > 0:
 		return fmt.Errorf("clip norm is %v: the plan takes optimizer steps inside of a batch, and no stage waits there for the norm "+
 			"of the others; use 0, or a plan without updates", c.ClipNorm)
+	case c.Plan.Updates() > 0 && c.Method.Needs().Gradients:
+		return errors.New("averaging exchanges the gradients of a batch, and the plan takes optimizer steps inside of it: use a method that averages updates, or a plan without them")
 	case c.Group < 0 || c.Group >= len(c.groups()) || !slices.Equal(slices.Sorted(slices.Values(slices.Concat(c.groups()...))), everyPipeline(c.Pipelines)):
 		return fmt.Errorf("group %d of %v: every one of %d pipelines must be in one group, and the group must be one of them", c.Group, c.Groups, c.Pipelines)
 	case len(c.groups()) > 1 && (c.Publish == nil || c.Connect == nil):
@@ -178,6 +180,9 @@ func (c *Config) Validate() error {
 		switch {
 		case s.Restore != nil && s.Restore.Round != c.StartRound:
 			return fmt.Errorf("stage %d: restores round %d, training starts from round %d", s.Index, s.Restore.Round, c.StartRound)
+		case s.Restore != nil && len(s.Restore.State) != c.Method.Needs().Keeps():
+			return fmt.Errorf("stage %d: round %d holds %d vectors of the averaging method, which needs %d: it is of another method", s.Index, s.Restore.Round,
+				len(s.Restore.State), c.Method.Needs().Keeps())
 		case s.Restore == nil && c.StartRound != 0:
 			return fmt.Errorf("stage %d: training starts from round %d and there is nothing to restore", s.Index, c.StartRound)
 		}

@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/flat"
@@ -25,7 +23,7 @@ type run struct {
 	schedule                  string
 	grid                      string // the plan instead of schedule's
 	stages, pipelines, micros int
-	pull                      elastic.PullRule
+	by                        string // the averaging, one of averagings; "": predicted
 	tau                       int
 	clip                      float64
 	tied                      int
@@ -41,15 +39,6 @@ type run struct {
 	snaps  map[uint64]map[int]*Snapshot // by round and stage: deep copies
 	evals  map[uint64]Evaluation
 	shards map[int]flat.Host // the centers at the end
-}
-
-func (r *run) method(t testing.TB) elastic.Method {
-	t.Helper()
-	m, err := elastic.NewMethod("elastic", elastic.Config{Pull: r.pull, Tau: r.tau, Pipelines: r.pipelines})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }
 
 func plan(t testing.TB, name string, stages, micros int) schedule.Plan {
@@ -139,6 +128,9 @@ func (r *run) onEvaluated(e Evaluation) {
 // onSnapshot keeps a copy: the memory is the group's.
 func (r *run) onSnapshot(s *Snapshot) {
 	c := &Snapshot{Stage: s.Stage, Round: s.Round, Count: s.Count, Center: slices.Clone(s.Center)}
+	for _, v := range s.State {
+		c.State = append(c.State, slices.Clone(v))
+	}
 	for _, p := range s.Pipelines {
 		p.Parameters = slices.Clone(p.Parameters)
 		states := p.State
@@ -171,7 +163,7 @@ func (r *run) train(t testing.TB) {
 
 func (r *run) collect(g *Group) {
 	for _, d := range g.stages {
-		r.shards[d.config.Index] = d.shard.vectors.Center.(flat.Host)
+		r.shards[d.config.Index] = d.shard.weights().(flat.Host)
 	}
 }
 
@@ -180,6 +172,8 @@ func (r *run) collect(g *Group) {
 type sequential struct {
 	fakes   [][]*fake // by pipeline, stage
 	centers []flat.Host
+	kept    []flat.Host // by stage: what the method goes on with beside weights; nil of one that keeps nothing
+	updates uint64      // that optimizers have taken
 	losses  map[[2]uint64]float64
 }
 
@@ -200,9 +194,15 @@ func (r *run) sequential(t testing.TB) *sequential {
 	}
 	for k := range r.stages {
 		s.centers = append(s.centers, slices.Clone(s.fakes[0][k].params))
+		s.kept = append(s.kept, flat.NewHost(len(s.centers[k])))
 	}
 	tau := uint64(max(r.tau, 1))
 	for round := uint64(1); round <= r.rounds; round++ {
+		if r.exchangesGradients() {
+			r.gradientRound(t, s, round)
+			continue
+		}
+		s.updates = round * tau
 		deltas := make([][]flat.Host, r.pipelines)
 		for p, stages := range s.fakes {
 			for _, f := range stages {
@@ -224,6 +224,13 @@ func (r *run) batch(t testing.TB, stages []*fake, p int, step uint64, deltas []f
 	if _, async := asynchronous[r.schedule]; async {
 		return r.asynchronousBatch(t, stages, p, step, deltas)
 	}
+	r.gradients(t, stages, p, step)
+	return r.updateAll(stages, step, step, deltas)
+}
+
+// gradients computes those of a batch.
+func (r *run) gradients(t testing.TB, stages []*fake, p int, step uint64) {
+	t.Helper()
 	for m := range r.micros {
 		passes(t, stages, p, stage.Micro{Step: step, Index: m, Weight: 1 / float32(r.micros)})
 	}
@@ -234,7 +241,6 @@ func (r *run) batch(t testing.TB, stages []*fake, p int, step uint64, deltas []f
 			first.grads[i], last.grads[i] = sum, sum
 		}
 	}
-	return r.updateAll(stages, step, deltas)
 }
 
 // passes run the forward and the backward of one micro-batch through all stages.
@@ -272,7 +278,8 @@ func passes[S stage.Stage](t testing.TB, stages []S, p int, micro stage.Micro) {
 	}
 }
 
-func (r *run) updateAll(stages []*fake, step uint64, deltas []flat.Host) float64 {
+// updateAll takes the optimizer step of all stages of a pipeline, with gradients of its own or exchanged ones.
+func (r *run) updateAll(stages []*fake, step, updates uint64, deltas []flat.Host) float64 {
 	loss := stages[len(stages)-1].loss
 	sum := 0.0
 	for _, f := range stages {
@@ -283,53 +290,14 @@ func (r *run) updateAll(stages []*fake, step uint64, deltas []flat.Host) float64
 		scale = stage.ClipFactor(sum, r.clip)
 	}
 	for k, f := range stages {
-		_ = f.Step(stage.Hyper{Step: step, LearningRate: rate(step), GradScale: scale}, deltas[k])
+		var delta flat.Vector
+		if deltas != nil {
+			delta = deltas[k]
+		}
+		_ = f.Step(stage.Hyper{Step: updates, LearningRate: rate(step), GradScale: scale}, delta)
 		f.ZeroGradients()
 	}
 	return loss
-}
-
-// averageStage is one round of one shard (algorithms of Chen et al. 2023 and Zhang et al. 2015).
-func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
-	center := s.centers[k]
-	if r.pipelines == 1 {
-		center.Copy(s.fakes[0][k].params)
-		return
-	}
-	pull := cmp.Or(r.pull, elastic.PullPredicted)
-	alpha := float32(elastic.DefaultAlpha(pull, r.pipelines))
-	old := slices.Clone(center)
-	sum := flat.NewHost(len(center))
-	for p := range r.pipelines {
-		x := s.fakes[p][k].params
-		message := deltas[p][k]
-		if pull == elastic.PullElastic {
-			message.Copy(x)
-			message.Axpy(-1, old)
-			message.Scale(alpha)
-			x.Axpy(-1, message)
-		}
-		if p == 0 {
-			sum.Copy(message)
-		} else {
-			sum.Axpy(1, message)
-		}
-	}
-	if pull == elastic.PullElastic {
-		center.Axpy(1, sum)
-		return
-	}
-	center.Axpy(1/float32(r.pipelines), sum)
-	toward := old
-	if pull == elastic.PullNew {
-		toward = center
-	}
-	for p := range r.pipelines {
-		s.fakes[p][k].params.Lerp(alpha, toward)
-		if pull == elastic.PullPredicted {
-			s.fakes[p][k].params.Axpy(alpha*float32(elastic.DefaultHorizon(r.tau)), deltas[p][k])
-		}
-	}
 }
 
 // compare holds a run to the sequential model, bit by bit.

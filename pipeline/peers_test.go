@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/stage"
 )
@@ -95,9 +94,9 @@ func TestGroupsOfPipelinesComputeTheSequentialModelToTheBit(t *testing.T) {
 	for name, groups := range map[string][][]int{
 		"two of one": {{0}, {1}}, "two of two": {{0, 1}, {2, 3}}, "uneven, not in order": {{2, 0}, {1}, {3}}, "three of one": {{0}, {1}, {2}},
 	} {
-		for _, pull := range pulls {
+		for _, by := range averagings {
 			for _, parts := range [][][]int{{nil}, {{0}, {1, 2}}} {
-				t.Run(fmt.Sprintf("%s/%s/%d processes each", name, pull, len(parts)), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/%d processes each", name, by, len(parts)), func(t *testing.T) {
 					t.Parallel()
 					n := 0
 					for _, g := range groups {
@@ -105,7 +104,7 @@ func TestGroupsOfPipelinesComputeTheSequentialModelToTheBit(t *testing.T) {
 					}
 					all := inGroups(groups, parts, func() *run {
 						return &run{
-							schedule: "afp", stages: 3, pipelines: n, micros: 3, rounds: 7, clip: 0.05, tied: 2, pull: pull, tau: 1 + n%2,
+							schedule: "afp", stages: 3, pipelines: n, micros: 3, rounds: 7, clip: 0.05, tied: 2, by: by, tau: tauOf(by, 1+n%2),
 							jitter: 100 * time.Microsecond,
 						}
 					})
@@ -127,9 +126,9 @@ func TestGroupsOfPipelinesComputeTheSequentialModelToTheBit(t *testing.T) {
 
 // TestSnapshotsOfGroupsAreConsistentCuts: each group delivers its pipelines, and the same center; together they are what one group delivers.
 func TestSnapshotsOfGroupsAreConsistentCuts(t *testing.T) {
-	for _, pull := range pulls {
+	for _, by := range averagings {
 		all := inGroups([][]int{{0, 2}, {1}}, [][]int{nil}, func() *run {
-			return &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, pull: pull, jitter: 50 * time.Microsecond}
+			return &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, by: by, jitter: 50 * time.Microsecond}
 		})
 		var trained []*Group
 		for _, r := range all {
@@ -159,15 +158,15 @@ func TestSnapshotsOfGroupsAreConsistentCuts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for round := uint64(1); round <= 6; round++ {
-			s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, pull: pull}).sequential(t)
+			s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, by: by}).sequential(t)
 			for k := range 2 {
 				a, b := all[0].snaps[round][k], all[1].snaps[round][k]
 				if a == nil || b == nil || len(a.Pipelines) != 2 || len(b.Pipelines) != 1 {
 					t.Fatalf("round %d, stage %d: %+v and %+v", round, k, a, b)
 				}
-				compareSnapshot(t, &Snapshot{Round: a.Round, Count: a.Count, Center: a.Center, Pipelines: []PipelineState{a.Pipelines[0], b.Pipelines[0], a.Pipelines[1]}}, s, k, round)
-				if !slices.Equal(a.Center, b.Center) {
-					t.Errorf("round %d, stage %d: centers %v and %v", round, k, a.Center, b.Center)
+				compareSnapshot(t, &Snapshot{Round: a.Round, Count: a.Count, Center: a.Center, State: a.State, Pipelines: []PipelineState{a.Pipelines[0], b.Pipelines[0], a.Pipelines[1]}}, s, k, round)
+				if !slices.Equal(a.Center, b.Center) || !slices.EqualFunc(a.State, b.State, slices.Equal) {
+					t.Errorf("round %d, stage %d: centers %v and %v, kept %v and %v", round, k, a.Center, b.Center, a.State, b.State)
 				}
 			}
 		}
@@ -178,7 +177,7 @@ func TestSnapshotsOfGroupsAreConsistentCuts(t *testing.T) {
 func TestGroupsResumeFromASnapshotOfOneGroup(t *testing.T) {
 	const at = 3
 	like := func() *run {
-		return &run{schedule: "afp", stages: 2, pipelines: 3, micros: 2, rounds: 8, clip: 0.05, pull: elastic.PullPredicted, jitter: 50 * time.Microsecond}
+		return &run{schedule: "afp", stages: 2, pipelines: 3, micros: 2, rounds: 8, clip: 0.05, by: "predicted", jitter: 50 * time.Microsecond}
 	}
 	r := like()
 	var g *Group
@@ -254,12 +253,12 @@ func TestGroupsThatAreNoPartition(t *testing.T) {
 // TestGroupsEndAtTheRoundThatTheFirstOneAccepts: wherever the others are when it does, none is past that round, though nobody else asks them. They are
 // asked as a coordinator asks, at a moment of its own.
 func TestGroupsEndAtTheRoundThatTheFirstOneAccepts(t *testing.T) {
-	for _, pull := range pulls {
+	for _, by := range averagings {
 		for _, at := range []uint64{1, 4, 9} {
-			t.Run(fmt.Sprintf("%s/%d", pull, at), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%d", by, at), func(t *testing.T) {
 				t.Parallel()
 				all := inGroups([][]int{{0, 1}, {2}, {3}}, [][]int{nil}, func() *run {
-					return &run{schedule: "afp", stages: 2, pipelines: 4, micros: 2, rounds: 1000, clip: 0.05, pull: pull, jitter: 50 * time.Microsecond}
+					return &run{schedule: "afp", stages: 2, pipelines: 4, micros: 2, rounds: 1000, clip: 0.05, by: by, jitter: 50 * time.Microsecond}
 				})
 				groups, ended := make([]*Group, len(all)), make([]uint64, len(all))
 				var stop sync.Once

@@ -119,7 +119,11 @@ func (r *runner) batch(ctx context.Context, step uint64) error {
 		return nil
 	}
 	round := (step + 1) / r.gate.tau
-	if err := r.shard.average(ctx, r.stageID, round); err != nil {
+	end := func() error { return r.shard.average(ctx, r.stageID, round) }
+	if r.shard.needs.Gradients { // they were exchanged before the update
+		end = func() error { return r.shard.leave(ctx, r.pipeline, round) }
+	}
+	if err := end(); err != nil {
 		return r.fault(step, fmt.Sprintf("round %d", round), err)
 	}
 	return nil
@@ -129,6 +133,11 @@ func (r *runner) batch(ctx context.Context, step uint64) error {
 func (r *runner) flush(ctx context.Context, report *StepReport) error {
 	if err := r.exchangeTies(ctx, report.Step); err != nil {
 		return r.fault(report.Step, "tied gradients", err)
+	}
+	if r.shard.needs.Gradients {
+		if err := r.shard.average(ctx, r.stageID, report.Step+1); err != nil {
+			return r.fault(report.Step, "exchange of gradients", err)
+		}
 	}
 	scale, err := float32(1), error(nil)
 	clips := r.config.ClipNorm > 0
@@ -143,13 +152,27 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 				return err
 			}
 		}
-		h := stage.Hyper{Step: report.Step - r.fresh, Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale}
-		return r.update(report.Step, h, true)
+		return r.updateAfter(report, scale)
 	})
 	if err != nil {
 		return r.fault(report.Step, "optimizer step", err)
 	}
 	return nil
+}
+
+// updateAfter takes the optimizer step after a batch, unless it has no gradient for it. On the executor.
+func (r *runner) updateAfter(report *StepReport, scale float32) error {
+	if needs := r.shard.needs; needs.Gradients {
+		defer r.shard.updated(r.pipeline, report.Step+1)
+		if needs.Idle(report.Step + 1) {
+			r.stage.ZeroGradients()
+			return nil
+		}
+	}
+	h := stage.Hyper{
+		Step: updates(r.shard.needs, r.fresh, report.Step), Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale,
+	}
+	return r.update(report.Step, h, true)
 }
 
 // updateInside takes an optimizer step that stands in the plan. On the executor.

@@ -20,6 +20,7 @@ type Snapshot struct {
 	Round     uint64
 	Count     int             // pipelines whose updates are in the round
 	Center    []float32       // may share memory with Pipelines[0].Parameters
+	State     [][]float32     // elastic.Needs.Keeps vectors of the averaging method
 	Pipelines []PipelineState // of those that train here, ascending; none with Config.CenterOnly: then each restarts from the center
 }
 
@@ -43,6 +44,8 @@ const centerOwner = -1
 // vectors first. So a snapshot costs training the copying and no wait, and no second set of vectors.
 type snapshotter struct {
 	index    int
+	config   *Config
+	needs    elastic.Needs
 	tau      uint64
 	fresh    []uint64 // by pipeline: the step at which its optimizer state was zero
 	executor *executor
@@ -50,19 +53,25 @@ type snapshotter struct {
 	jobs     chan capture // to run, from the shard's goroutine
 
 	// Used by closures on the executor, and by enqueue between them.
-	open    map[uint64]*Snapshot // captured in part
-	unread  map[int][]*copier    // by owner
-	ordered []capture            // since the last enqueue
+	open   map[uint64]*taking // captured in part
+	unread map[int][]*copier  // by owner
 
-	mu   sync.Mutex
-	free []*Snapshot // buffers for reuse
+	mu      sync.Mutex
+	ordered []capture   // since the last enqueue
+	free    []*Snapshot // buffers for reuse
+}
+
+// taking is a snapshot that is being taken.
+type taking struct {
+	snapshot  *Snapshot
+	uncovered int // captures that are missing; on the executor
+	unread    int // captures that are to be read; run's
 }
 
 // capture is a part of a snapshot to be read.
 type capture struct {
-	snapshot *Snapshot
-	parts    []*copier
-	last     bool // with it the snapshot is complete
+	of    *taking
+	parts []*copier
 }
 
 // copier reads one vector.
@@ -81,9 +90,9 @@ func (c *copier) read(n int) {
 
 func newSnapshotter(index int, c *Config, e *executor) *snapshotter {
 	return &snapshotter{
-		index: index, tau: c.tau(), fresh: make([]uint64, c.Pipelines), executor: e, deliver: c.Events.OnSnapshot,
+		index: index, config: c, needs: c.Method.Needs(), tau: c.tau(), fresh: make([]uint64, c.Pipelines), executor: e, deliver: c.Events.OnSnapshot,
 		jobs: make(chan capture, 2*(c.Pipelines+1)), // two snapshots may be on their way before the shard waits for the reader
-		open: make(map[uint64]*Snapshot), unread: make(map[int][]*copier),
+		open: make(map[uint64]*taking), unread: make(map[int][]*copier),
 	}
 }
 
@@ -96,14 +105,14 @@ func (s *snapshotter) run(ctx context.Context) error {
 				return nil
 			}
 			if err := s.read(ctx, c); err != nil {
-				return &Error{Pipeline: -1, Stage: s.index, Op: fmt.Sprintf("snapshot of round %d", c.snapshot.Round), Err: err}
+				return &Error{Pipeline: -1, Stage: s.index, Op: fmt.Sprintf("snapshot of round %d", c.of.snapshot.Round), Err: err}
 			}
-			if c.last {
+			if c.of.unread--; c.of.unread == 0 {
 				if s.deliver != nil {
-					s.deliver(c.snapshot)
+					s.deliver(c.of.snapshot)
 				}
 				s.mu.Lock()
-				s.free = append(s.free, c.snapshot)
+				s.free = append(s.free, c.of.snapshot)
 				s.mu.Unlock()
 			}
 		case <-ctx.Done():
@@ -114,7 +123,7 @@ func (s *snapshotter) run(ctx context.Context) error {
 
 // read visits the device until all parts of c are in host memory.
 func (s *snapshotter) read(ctx context.Context, c capture) error {
-	span := trace.Span{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: c.snapshot.Round * s.tau}
+	span := trace.Span{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: c.of.snapshot.Round * s.tau}
 	for _, part := range c.parts {
 		for complete := false; !complete; {
 			err := s.executor.Do(ctx, span, func() error {
@@ -140,41 +149,46 @@ func (s *snapshotter) readRest(owner int) {
 
 // capturePipeline notes a pipeline's weights and state for the snapshot of a round. On the executor.
 func (s *snapshotter) capturePipeline(round uint64, pipeline int, from stage.Stage) {
-	snap := s.of(round)
-	snap.Pipelines = extend(snap.Pipelines)
-	state := &snap.Pipelines[len(snap.Pipelines)-1]
-	state.Pipeline, state.Step, state.Updates = pipeline, round*s.tau, round*s.tau-s.fresh[pipeline]
-	parts := []*copier{s.copier(&state.Parameters, from.Parameters())}
-	vectors := from.State()
-	if len(state.State) != len(vectors) {
-		state.State = make([][]float32, len(vectors))
+	switch t := s.of(round); {
+	case !s.config.CenterOnly:
+		snap := t.snapshot
+		snap.Pipelines = extend(snap.Pipelines)
+		state := &snap.Pipelines[len(snap.Pipelines)-1]
+		step := round * s.tau
+		state.Pipeline, state.Step, state.Updates = pipeline, step, updates(s.needs, s.fresh[pipeline], step)
+		parts := []*copier{s.copier(&state.Parameters, from.Parameters())}
+		s.order(pipeline, t, append(parts, s.copiers(&state.State, from.State())...))
+	case s.needs.Gradients && pipeline == s.config.here()[0]: // its weights are the center
+		s.order(pipeline, t, []*copier{s.copier(&t.snapshot.Center, from.Parameters())})
 	}
-	for j, v := range vectors {
-		parts = append(parts, s.copier(&state.State[j], v))
-	}
-	s.order(pipeline, capture{snapshot: snap, parts: parts})
 }
 
-// captureCenter notes the center for the snapshot of a round, which it completes. shared says that the center is the only
-// pipeline's weights. On the executor.
-func (s *snapshotter) captureCenter(round uint64, count int, from elastic.Shard, shared bool) {
-	snap := s.of(round)
-	delete(s.open, round)
-	snap.Count = count
-	slices.SortFunc(snap.Pipelines, func(a, b PipelineState) int { return cmp.Compare(a.Pipeline, b.Pipeline) }) // they came as they arrived
-	var parts []*copier
-	if shared && len(snap.Pipelines) == 1 {
-		snap.Center = snap.Pipelines[0].Parameters
-	} else {
-		parts = append(parts, s.copier(&snap.Center, from.Center))
+// captureCenter notes the center and what the method keeps for the snapshot of a round. On the executor.
+func (s *snapshotter) captureCenter(round uint64, count int, from elastic.Shard) {
+	t := s.of(round)
+	t.snapshot.Count = count
+	parts := s.copiers(&t.snapshot.State, s.needs.Kept(from))
+	if !s.needs.Gradients && (!s.needs.Identity || s.config.CenterOnly) {
+		parts = append(parts, s.copier(&t.snapshot.Center, from.Center))
 	}
-	s.order(centerOwner, capture{snapshot: snap, parts: parts, last: true})
+	s.order(centerOwner, t, parts)
+}
+
+// captures is how many make a snapshot: of the center, and of the pipelines here.
+func (s *snapshotter) captures() int {
+	switch {
+	case !s.config.CenterOnly:
+		return 1 + len(s.config.here())
+	case s.needs.Gradients:
+		return 2
+	}
+	return 1
 }
 
 // of is the snapshot of a round, on memory of an earlier one if there is any.
-func (s *snapshotter) of(round uint64) *Snapshot {
-	if snap := s.open[round]; snap != nil {
-		return snap
+func (s *snapshotter) of(round uint64) *taking {
+	if t := s.open[round]; t != nil {
+		return t
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,8 +197,9 @@ func (s *snapshotter) of(round uint64) *Snapshot {
 		snap, s.free = s.free[n-1], s.free[:n-1]
 	}
 	snap.Stage, snap.Round, snap.Pipelines = s.index, round, snap.Pipelines[:0]
-	s.open[round] = snap
-	return snap
+	t := &taking{snap, s.captures(), s.captures()}
+	s.open[round] = t
+	return t
 }
 
 // extend makes a slice one longer, keeping what an earlier use left in its memory.
@@ -202,16 +217,41 @@ func (s *snapshotter) copier(to *[]float32, from flat.Vector) *copier {
 	return &copier{from: from, to: *to}
 }
 
-func (s *snapshotter) order(owner int, c capture) {
-	s.unread[owner] = append(s.unread[owner], c.parts...)
-	s.ordered = append(s.ordered, c)
+// copiers are those of several vectors.
+func (s *snapshotter) copiers(to *[][]float32, from []flat.Vector) []*copier {
+	if len(*to) != len(from) {
+		*to = make([][]float32, len(from))
+	}
+	parts := make([]*copier, len(from))
+	for j, v := range from {
+		parts[j] = s.copier(&(*to)[j], v)
+	}
+	return parts
+}
+
+// order has a capture read. With the last one of a snapshot all that it has is known.
+func (s *snapshotter) order(owner int, t *taking, parts []*copier) {
+	s.unread[owner] = append(s.unread[owner], parts...)
+	if t.uncovered--; t.uncovered == 0 {
+		snap := t.snapshot
+		delete(s.open, snap.Round)
+		slices.SortFunc(snap.Pipelines, func(a, b PipelineState) int { return cmp.Compare(a.Pipeline, b.Pipeline) }) // they came as they arrived
+		if len(snap.Pipelines) > 0 && (s.needs.Identity || s.needs.Gradients) {
+			snap.Center = snap.Pipelines[0].Parameters
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ordered = append(s.ordered, capture{t, parts})
 }
 
 // enqueue gives what was captured to run. It waits when two snapshots are still on their way: a consumer that is too slow
 // holds up the center rather than filling memory.
 func (s *snapshotter) enqueue(ctx context.Context) error {
+	s.mu.Lock()
 	captured := s.ordered
 	s.ordered = nil
+	s.mu.Unlock()
 	for _, c := range captured {
 		if err := send(ctx, s.jobs, c); err != nil {
 			return err
@@ -220,12 +260,26 @@ func (s *snapshotter) enqueue(ctx context.Context) error {
 	return nil
 }
 
-// restore writes a snapshot back, whose vectors must be of the stage's lengths. A pipeline that it does not have starts from the center. On
-// the executor.
+// restore writes a snapshot back, whose vectors must be of the stage's lengths. A pipeline that it does not have starts from the center; with exchanged
+// gradients as the others, whose state must be its own as well. On the executor.
 func (s *Snapshot) restore(sh *shard) {
-	sh.vectors.Center.Write(s.Center, 0)
+	if !sh.needs.Gradients {
+		sh.vectors.Center.Write(s.Center, 0)
+	}
+	for j, v := range sh.needs.Kept(sh.vectors) {
+		v.Write(s.State[j], 0)
+	}
 	for p, st := range sh.stages {
 		if st == nil {
+			continue
+		}
+		at := slices.IndexFunc(s.Pipelines, func(from PipelineState) bool { return from.Pipeline == p })
+		if at < 0 && sh.needs.Gradients && len(s.Pipelines) > 0 {
+			at = 0
+		}
+		if at >= 0 {
+			s.Pipelines[at].restore(st)
+			sh.snaps.fresh[p] = fresh(sh.needs, s.Pipelines[at].Step, s.Pipelines[at].Updates)
 			continue
 		}
 		st.Parameters().Write(s.Center, 0)
@@ -234,15 +288,12 @@ func (s *Snapshot) restore(sh *shard) {
 		}
 		sh.snaps.fresh[p] = s.Round * sh.config.tau()
 	}
-	for _, from := range s.Pipelines {
-		st := sh.stages[from.Pipeline]
-		if st == nil {
-			continue
-		}
-		st.Parameters().Write(from.Parameters, 0)
-		for j, v := range st.State() {
-			v.Write(from.State[j], 0)
-		}
-		sh.snaps.fresh[from.Pipeline] = from.Step - from.Updates
+}
+
+// restore writes a pipeline's part back. On the executor.
+func (s *PipelineState) restore(to stage.Stage) {
+	to.Parameters().Write(s.Parameters, 0)
+	for j, v := range to.State() {
+		v.Write(s.State[j], 0)
 	}
 }

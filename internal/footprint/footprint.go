@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
@@ -86,7 +87,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	}
 	a := z.job.Averaging
 	all := spec.Pipelines * max(1, z.job.Groups)
-	method, err := elastic.NewMethod(a.Method, elastic.Config{Pull: elastic.PullRule(a.Pull), Alpha: a.Alpha, Horizon: a.Horizon, Tau: a.Tau, Pipelines: all})
+	method, err := jobfile.Averaging(&a, all)
 	if err != nil {
 		return tuner.Memory{}, fmt.Errorf("memory of averaging: %w", err)
 	}
@@ -94,7 +95,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if z.job.Devices.Kind == job.KindGPU {
 		queues = int64(device.QueuesFor(spec.Pipelines))
 	}
-	vectors := int64(method.Needs().Vectors(all)) + 1 // and the evaluator's copy
+	vectors := int64(method.Needs().Vectors(all, spec.Pipelines)) + 1 // and the evaluator's copy
 	// To and from the other groups as many messages go, and links hold some more than there are buffers for.
 	exchanged := 2 * (int64(all) - n) * int64(method.Needs().Timing.Buffers()+1) * b.Vector
 	m := tuner.Memory{
@@ -138,10 +139,10 @@ func (z *Sizer) messages(s stage.Shape, spec tuner.StageSpec) int64 {
 func (z *Sizer) snapshot(needs elastic.Needs, pipelines, state int64) int64 {
 	center := int64(1)
 	if z.job.Center.State == "center" {
-		return center
+		return center + int64(needs.Keeps())
 	}
-	if needs.Identity { // the center is the pipeline's parameters
+	if needs.Identity || needs.Gradients { // the center is a pipeline's parameters
 		center--
 	}
-	return center + pipelines*(1+state)
+	return center + int64(needs.Keeps()) + pipelines*(1+state)
 }

@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 	"internal/wire":             {"internal/pace", "internal/trace", "schedule", "stage/device"},
 	"internal/wire/ucx":         {"internal/wire"},
 	"internal/api":              {"internal/gpu", "internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
-	"internal/footprint":        {"elastic", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
+	"internal/footprint":        {"elastic", "internal/jobfile", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":             {"internal/access", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/pinned", "internal/placer", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
 	"internal/worker/control":   {"internal/api", "internal/cluster", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
 	"internal/modeldir":         {"internal/checkpoint"},

@@ -59,6 +59,8 @@ type Target struct {
 	Tensors   []stage.Tensor // where they lie in each vector
 	Elements  int            // of each vector
 	State     int            // vectors of optimizer state of a pipeline
+	Averaging int            // vectors that the averaging method keeps; those that the round does not have start at 0
+	Alike     bool           // all pipelines have the same weights and optimizer state: one that the round does not have takes those of another
 	Pipelines int            // of the job
 	From, To  int            // the first pipeline that trains there, and the one after the last
 }
@@ -87,7 +89,7 @@ func Assemble(sources []Source, t Target) (*Assembly, error) {
 	if err := agree(sources, t); err != nil {
 		return nil, err
 	}
-	a := &Assembly{Count: sources[0].Meta.Count, Vectors: []shard.Vector{{Name: shard.CenterVector, Elements: t.Elements}}}
+	a := &Assembly{Count: sources[0].Meta.Count, Vectors: centerVectors(t.Averaging, t.Elements)}
 	for from := 0; from < len(sources); {
 		first := sources[from].Meta.First
 		to := from + 1
@@ -114,13 +116,20 @@ func (a *Assembly) take(group []Source, at int, t Target) error {
 			a.Pieces = append(a.Pieces, r)
 		}
 	}
+	kept := group[0].averaging()
 	if at == 0 {
-		add(0, 0)
+		for j := range 1 + min(kept, t.Averaging) {
+			add(j, j)
+		}
 	}
 	meta := group[0].Meta
 	for i, updates := range meta.Updates {
-		p, vector := meta.First+i, 1+i*(1+t.State) // the same vectors come first in every source
-		if p < t.From || p >= t.To {
+		p, vector := meta.First+i, 1+kept+i*(1+t.State) // the same vectors come first in every source
+		switch {
+		case p >= t.From && p < t.To:
+		case t.Alike && at == 0 && i == 0 && !group[0].has(t.From): // the first one that trains there goes on as this one
+			p = t.From
+		default:
 			continue
 		}
 		a.Pipelines, a.Updates = append(a.Pipelines, p), append(a.Updates, updates)
@@ -147,11 +156,35 @@ func AssembleFrozen(sources []Source, tensors []stage.Tensor) ([]Piece, error) {
 	return find(sources, tensors)
 }
 
+// has reports whether a pipeline is among those of the shard.
+func (s *Source) has(pipeline int) bool {
+	return pipeline >= s.Meta.First && pipeline < s.Meta.First+len(s.Meta.Updates)
+}
+
+// averaging is how many vectors of the averaging method the shard has. A single pipeline is averaged with none, so that a round of one has none where one of
+// several does: those start at 0.
+func (s *Source) averaging() int {
+	n := 0
+	for n+1 < len(s.Header.Vectors) && s.Header.Vectors[n+1].Name == shard.AveragingVector(n) {
+		n++
+	}
+	return n
+}
+
 // vectors are those of a shard with so many pipelines from one on.
-func vectors(first, pipelines, state, elements int) []shard.Vector {
-	all := []shard.Vector{{Name: shard.CenterVector, Elements: elements}}
+func vectors(averaging, first, pipelines, state, elements int) []shard.Vector {
+	all := centerVectors(averaging, elements)
 	for p := range pipelines {
 		all = append(all, pipelineVectors(first+p, state, elements)...)
+	}
+	return all
+}
+
+// centerVectors are those that come first: the center, and what the averaging method keeps.
+func centerVectors(averaging, elements int) []shard.Vector {
+	all := []shard.Vector{{Name: shard.CenterVector, Elements: elements}}
+	for j := range averaging {
+		all = append(all, shard.Vector{Name: shard.AveragingVector(j), Elements: elements})
 	}
 	return all
 }
@@ -179,7 +212,7 @@ func agree(sources []Source, t Target) error {
 				a.Header.Job, a.Header.Round, a.Header.Stage, a.Header.Stages, b.Header.Job, b.Header.Round, b.Header.Stage, b.Header.Stages)
 		}
 		found := b.Header.Vectors
-		if n := len(b.Meta.Updates); len(found) == 0 || !slices.Equal(found, vectors(b.Meta.First, n, t.State, found[0].Elements)) {
+		if n := len(b.Meta.Updates); len(found) == 0 || !slices.Equal(found, vectors(b.averaging(), b.Meta.First, n, t.State, found[0].Elements)) {
 			return fmt.Errorf("its %d vectors are not those of %d pipelines with %d parameters and %d vectors of optimizer state each: "+
 				"it is of another model or optimizer", len(found), n, t.Elements, t.State)
 		}

@@ -183,6 +183,63 @@ func checkMade(t *testing.T, a *reshard.Assembly, from []part, tensors []stage.T
 	}
 }
 
+// TestWhatTheMethodKeepsGoesWithTheCenter, and what the round does not have starts at 0; other methods do not take it.
+func TestWhatTheMethodKeepsGoesWithTheCenter(t *testing.T) {
+	for _, c := range []struct{ had, wants int }{{0, 1}, {1, 1}, {1, 0}, {2, 2}} {
+		parts, _ := round(t, []int{0, layers}, 2, 1)
+		source := parts[0].Source
+		for j := range c.had {
+			v := shard.Vector{Name: shard.AveragingVector(j), Elements: source.Header.Vectors[0].Elements}
+			source.Header.Vectors = slices.Insert(source.Header.Vectors, 1+j, v)
+		}
+		tensors, length := laid(0, layers)
+		a, err := reshard.Assemble([]reshard.Source{source}, reshard.Target{
+			Layers: [2]int{0, layers}, Tensors: tensors, Elements: length, State: stateVectors, Averaging: c.wants, Pipelines: 2, To: 2,
+		})
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		for _, p := range a.Pieces {
+			from := source.Header.Vectors[p.Vector].Name
+			if to := a.Vectors[p.To].Name; from != to {
+				t.Errorf("%+v: %s is made of %s", c, to, from)
+			}
+		}
+		made := map[int]bool{}
+		for _, p := range a.Pieces {
+			made[p.To] = true
+		}
+		if want := 1 + min(c.had, c.wants) + 2*(1+stateVectors); len(made) != want || len(a.Vectors) != 1+c.wants+2*(1+stateVectors) {
+			t.Errorf("%+v: %d of %d vectors are made, expected %d", c, len(made), len(a.Vectors), want)
+		}
+	}
+}
+
+// TestAPipelineThatTheRoundDoesNotHaveGoesOnAsAnother, where all are alike.
+func TestAPipelineThatTheRoundDoesNotHaveGoesOnAsAnother(t *testing.T) {
+	tensors, length := laid(0, layers)
+	for _, alike := range []bool{false, true} {
+		parts, m := round(t, []int{0, layers}, 2, 2)
+		split := [][2]int{{0, layers}}
+		refs := reshard.Needs(m, reshard.Part{Split: split, From: 2, To: 3})
+		if len(refs) != 1 || refs[0].Digest != "0" {
+			t.Fatalf("it needs %+v", refs)
+		}
+		a, err := reshard.Assemble([]reshard.Source{parts[0].Source}, reshard.Target{
+			Layers: split[0], Tensors: tensors, Elements: length, State: stateVectors, Alike: alike, Pipelines: 3, From: 2, To: 3,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Equal(a.Pipelines, []int{2}); got != alike {
+			t.Errorf("alike %v: %v go on", alike, a.Pipelines)
+		}
+		if alike && (a.Vectors[1].Name != shard.ParametersVector(2) || len(a.Vectors) != 2+stateVectors || a.Updates[0] != 0) {
+			t.Errorf("it is %v with %v updates", a.Vectors, a.Updates)
+		}
+	}
+}
+
 func TestShardsThatDoNotMakeAStageAreRefused(t *testing.T) {
 	parts, m := round(t, []int{0, 3, layers}, 2, 1)
 	tensors, length := laid(2, 5)

@@ -38,6 +38,9 @@ type Vector struct {
 // CenterVector names x~. Vectors are named by what they hold; pipelines and state vectors count from 0.
 const CenterVector = "center"
 
+// AveragingVector names a vector that the averaging method keeps from round to round, j from 0: they follow the center.
+func AveragingVector(j int) string { return fmt.Sprintf("averaging.%d", j) }
+
 // FrozenVector names the parameters that are not trained. A shard that has it has no other vector, and is of no round: every round of the
 // job refers to it.
 const FrozenVector = "frozen"

@@ -7,6 +7,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
@@ -36,8 +37,13 @@ func (c *Candidates) Space() (tuner.Space, error) {
 	j := c.Job
 	space := tuner.Space{
 		Batch: j.Train.Batch, Chunks: int(j.Chunks), Targets: c.targets(),
-		AverageEvery: j.Averaging.Tau, AwaitRound: elastic.PullRule(j.Averaging.Pull) == elastic.PullNew, ExchangeNorm: j.Optimizer.ClipNorm > 0,
+		AverageEvery: j.Averaging.Tau, ExchangeNorm: j.Optimizer.ClipNorm > 0,
 	}
+	method, err := jobfile.Averaging(&j.Averaging, max(2, int(j.Pipelines)))
+	if err != nil {
+		return space, fmt.Errorf("averaging: %w", err)
+	}
+	space.AwaitRound = method.Needs().Timing == elastic.After
 	if len(space.Targets) == 0 {
 		return space, &tuner.StagesError{Layers: len(c.Model.Layers), Stages: int(j.Stages)}
 	}

@@ -5,11 +5,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
-	"github.com/avgpipe/avgpipe/stage"
 )
 
 // Counts are those that may change between two generations of a job. 0: as it was; of the groups, at most as many as it was that divide the pipelines.
@@ -127,17 +125,6 @@ func (s *Spec) recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 	}
 	out.Why = append(out.Why, fmt.Sprintf("the job goes on with %d stages and %d pipelines; before, it had %d and %d", c.Stages, c.Pipelines, was.Stages, was.Pipelines))
 	return &out, nil
-}
-
-// reopenAveraging opens what averaging was given by a number of pipelines.
-func reopenAveraging(j *job.Job, pipelines int) {
-	a := &j.Averaging
-	if a.Alpha == elastic.DefaultAlpha(elastic.PullRule(a.Pull), pipelines) {
-		a.Alpha = 0
-	}
-	if float64(a.RateScale) == elastic.DefaultRateScale(stage.Adaptive(j.Optimizer.Name), pipelines) {
-		a.RateScale = job.AutoFactor
-	}
 }
 
 // nearest are the counts nearest to c that fit; zero where none of those that are tried does.

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/gpu"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
@@ -60,6 +60,7 @@ func Resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Prob
 // resolve resolves a job of a kind of device that is decided.
 func resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Problems) {
 	x := &resolver{Facts: f, Resolution: &Resolution{Job: *j}}
+	dropUnread(&x.Job.Averaging)
 	if x.Job.Open() && x.spreads() {
 		x.alone = "; a job whose counts are measured is tuned on one node: `tuning: rules`, or to give " + strings.Join(x.Job.OpenKeys(), ", ") +
 			", has it judged by all nodes"
@@ -429,6 +430,11 @@ func (x *resolver) prove(plan schedule.Plan, err error) {
 
 // checkUpdates refuses what needs all stages to wait for each other at every optimizer step, which those inside of a batch do not.
 func (x *resolver) checkUpdates(plan schedule.Plan) {
+	a := &x.Job.Averaging
+	if method, err := jobfile.Averaging(a, max(2, int(x.Job.Pipelines))); err == nil && method.Needs().Gradients {
+		x.refuse("averaging.method", "elastic", "averaging.method %s exchanges the gradients of a batch, and the schedule %s steps the optimizer inside of a batch; use elastic, localsgd or "+
+			"diloco, or a schedule that steps after the batch, such as afp", a.Method, x.Job.Schedule)
+	}
 	if clip := x.Job.Optimizer.ClipNorm; clip > 0 {
 		x.refuse("optimizer.clip_norm", "0", "optimizer.clip_norm is %v, and the schedule %s steps the optimizer inside of a batch, where no stage waits for the gradients "+
 			"of the others; use 0, or a schedule that steps after the batch, such as afp", clip, x.Job.Schedule)
@@ -440,20 +446,6 @@ func (x *resolver) checkUpdates(plan schedule.Plan) {
 				"batch, such as afp", x.Job.Schedule, p.Name, p.TiedTo)
 			return
 		}
-	}
-}
-
-// decideAveraging decides what a job leaves open of its averaging, most of it by the number of pipelines.
-func decideAveraging(j *job.Job) {
-	a := &j.Averaging
-	if a.Alpha == 0 {
-		a.Alpha = elastic.DefaultAlpha(elastic.PullRule(a.Pull), int(j.Pipelines))
-	}
-	if a.Horizon == 0 {
-		a.Horizon = elastic.DefaultHorizon(a.Tau)
-	}
-	if a.RateScale == job.AutoFactor {
-		a.RateScale = job.Factor(elastic.DefaultRateScale(stage.Adaptive(j.Optimizer.Name), int(j.Pipelines)))
 	}
 }
 

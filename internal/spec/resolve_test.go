@@ -42,7 +42,7 @@ func parsed(t *testing.T, source string, memory int64, set ...string) (*job.Job,
 		t.Fatal(err)
 	}
 	j, _, err := job.Parse("job.yaml", []byte(source), set, job.Environment{
-		Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Methods(),
+		Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Settings(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -69,7 +69,9 @@ func (x *resolver) count(cores, layers, devices int) string {
 	if j.Devices.CPU.Threads == job.Auto {
 		j.Devices.CPU.Threads = job.Count(max(cores/devices, 1))
 	}
-	decideAveraging(j)
+	if err := decideAveraging(j); err != nil {
+		x.refuse("averaging", "", "%v", err)
+	}
 	return fmt.Sprintf("stages %d (%s), pipelines %d (%s), micro-batches %d (%s)",
 		j.Stages, stages, j.Pipelines, pipelines, j.MicroBatches, micro)
 }

@@ -285,15 +285,40 @@ func (s *Spec) Averaging() string {
 	if s.Job.Pipelines == 1 {
 		return fmt.Sprintf("%s tau=%d, one pipeline: nothing is averaged", a.Method, a.Tau)
 	}
-	alpha, rate := fmt.Sprintf("alpha=%.3g", a.Alpha), fmt.Sprintf("lr x%.3g", a.RateScale)
-	if a.Alpha == 0 {
-		alpha = "alpha=auto"
-	}
+	rate := fmt.Sprintf("lr x%.3g", a.RateScale)
 	if a.RateScale == job.AutoFactor {
 		rate = "lr x auto"
 	}
-	if elastic.PullRule(a.Pull) == elastic.PullPredicted {
-		alpha += fmt.Sprintf(" horizon=%.3g", cmp.Or(a.Horizon, elastic.DefaultHorizon(a.Tau)))
+	said := []string{a.Method}
+	for _, setting := range elastic.Settings()[a.Method] {
+		if s := describeSetting(&a, setting); s != "" {
+			said = append(said, s)
+		}
 	}
-	return strings.Join([]string{a.Method, "pull=" + a.Pull, alpha, fmt.Sprintf("tau=%d", a.Tau), rate}, " ")
+	return strings.Join(append(said, fmt.Sprintf("tau=%d", a.Tau), rate), " ")
+}
+
+// describeSetting says what a setting of averaging is.
+func describeSetting(a *job.Averaging, setting string) string {
+	switch setting {
+	case "pull":
+		return "pull=" + a.Pull
+	case "alpha":
+		if a.Alpha == 0 {
+			return "alpha=auto"
+		}
+		return fmt.Sprintf("alpha=%.3g", a.Alpha)
+	case "horizon":
+		if elastic.PullRule(a.Pull) != elastic.PullPredicted {
+			return ""
+		}
+		return fmt.Sprintf("horizon=%.3g", cmp.Or(a.Horizon, elastic.DefaultHorizon(a.Tau)))
+	case "outer_lr":
+		return fmt.Sprintf("outer_lr=%.3g", cmp.Or(a.OuterRate, 0.7))
+	case "outer_momentum":
+		return fmt.Sprintf("outer_momentum=%.3g", a.OuterMomentum)
+	case "warmup":
+		return fmt.Sprintf("warmup=%d", a.Warmup)
+	}
+	return ""
 }

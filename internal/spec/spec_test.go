@@ -53,7 +53,10 @@ func TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen(t *testing.T) {
 		{"adamw", job.Averaging{Pull: "predicted", Alpha: 0.3, RateScale: 1.2}, 4, 0.3, 1.2},
 	} {
 		j := job.Job{Optimizer: job.Optimizer{Name: c.optimizer}, Averaging: c.given, Pipelines: job.Count(c.pipelines)}
-		decideAveraging(&j)
+		j.Averaging.Method, j.Averaging.Tau = "elastic", 1
+		if err := decideAveraging(&j); err != nil {
+			t.Fatal(err)
+		}
 		if a := j.Averaging; a.Alpha != c.alpha || float64(a.RateScale) != c.rate {
 			t.Errorf("%+v: alpha %v, lr_scale %v", c, a.Alpha, a.RateScale)
 		}

@@ -22,7 +22,7 @@ func TestResolveKeepsToTheFile(t *testing.T) {
 	}
 	open := spec.Spec{Version: spec.Version, Model: []byte(`{"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 8, "vocab_size": 16}`)}
 	open.Job.Stages, open.Job.Schedule, open.Job.Tuning = 2, "auto", "profile"
-	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Averaging.Tau = 8, 100, 1
+	open.Job.Train.Batch, open.Job.Train.Steps, open.Job.Averaging.Tau, open.Job.Averaging.Method = 8, 100, 1, "elastic"
 	s, err := open.Tuned(report(func(*tuner.Candidate) {}), 2)
 	if err != nil {
 		t.Fatal(err)

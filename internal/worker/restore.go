@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/reshard"
 	"github.com/avgpipe/avgpipe/internal/shard"
@@ -85,15 +86,24 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 		}
 	}
 	first, end := h.assignment.Shared()
+	spec := h.assignment.Spec.Job
+	method, err := jobfile.Averaging(&spec.Averaging, int(spec.Pipelines))
+	if err != nil {
+		return nil, err
+	}
+	needs := method.Needs()
 	a, err := reshard.Assemble(sources, reshard.Target{
 		Layers: s.meta.Layers, Tensors: s.meta.Tensors, Elements: s.shape.Parameters, State: s.shape.StateVectors,
-		Pipelines: int(h.assignment.Spec.Job.Pipelines), From: first, To: end,
+		Averaging: needs.Keeps(), Alike: needs.Gradients, Pipelines: int(spec.Pipelines), From: first, To: end,
 	})
 	if err != nil {
 		return nil, err
 	}
 	allocate := func() []float32 { return make([]float32, s.shape.Parameters) }
 	out := &pipeline.Snapshot{Stage: s.index, Round: r.Round, Count: a.Count, Center: allocate()}
+	for range needs.Keeps() {
+		out.State = append(out.State, allocate())
+	}
 	for i, updates := range a.Updates {
 		p := pipeline.PipelineState{Pipeline: a.Pipelines[i], Step: h.origin.step, Updates: updates, Parameters: allocate()}
 		for range s.shape.StateVectors {

@@ -22,6 +22,9 @@ func vectors(s *pipeline.Snapshot) (names []shard.Vector, memory [][]float32) {
 		memory = append(memory, v)
 	}
 	add(shard.CenterVector, s.Center)
+	for j, v := range s.State {
+		add(shard.AveragingVector(j), v)
+	}
 	for _, p := range s.Pipelines {
 		add(shard.ParametersVector(p.Pipeline), p.Parameters)
 		for j, v := range p.State {

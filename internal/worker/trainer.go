@@ -11,10 +11,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -65,10 +65,7 @@ func (t *trainer) finalRound() uint64 {
 // groupConfig is what every group of a job has in common.
 func (h *host) groupConfig(ctx context.Context) (pipeline.Config, error) {
 	spec := h.assignment.Spec.Job
-	method, err := elastic.NewMethod(spec.Averaging.Method, elastic.Config{
-		Pull: elastic.PullRule(spec.Averaging.Pull), Alpha: spec.Averaging.Alpha, Horizon: spec.Averaging.Horizon, Tau: spec.Averaging.Tau,
-		Pipelines: int(spec.Pipelines),
-	})
+	method, err := jobfile.Averaging(&spec.Averaging, int(spec.Pipelines))
 	if err != nil {
 		return pipeline.Config{}, &permanentError{err}
 	}

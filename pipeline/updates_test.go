@@ -1,0 +1,56 @@
+package pipeline
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/elastic"
+)
+
+// TestUpdatesAreCountedAcrossResumes: whatever step a state began at, and wherever a run is interrupted, the count at every later step is that of a run that went on.
+func TestUpdatesAreCountedAcrossResumes(t *testing.T) {
+	for _, needs := range []elastic.Needs{
+		{}, {Gradients: true, Timing: elastic.After}, {Gradients: true, Timing: elastic.Before}, {Gradients: true, Timing: elastic.Before, Synchronous: 3},
+	} {
+		for began := range uint64(8) {
+			for at := began; at < 12; at++ {
+				again := fresh(needs, at, updates(needs, began, at))
+				for step := at; step < 16; step++ {
+					if got, want := updates(needs, again, step), updates(needs, began, step); got != want {
+						t.Fatalf("%+v: a state of step %d, resumed at %d: %d updates at step %d, want %d", needs, began, at, got, step, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestAPipelineThatJoinsGoesOnAsTheOthers where gradients are exchanged: with their optimizer's state, so that all stay equal.
+func TestAPipelineThatJoinsGoesOnAsTheOthers(t *testing.T) {
+	for _, by := range []string{"allreduce", "pipesgd"} {
+		two := &run{schedule: "afp", stages: 2, pipelines: 2, micros: 2, rounds: 3, clip: 0.05, by: by}
+		var g *Group
+		two.change = func(c *Config) { c.Events.OnStarted = func() { g.Commit(3, false) } }
+		g, err := New(two.config(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		three := &run{schedule: "afp", stages: 2, pipelines: 3, micros: 2, rounds: 6, clip: 0.05, by: by}
+		three.change = func(c *Config) {
+			c.StartRound = 3
+			for k := range c.Stages {
+				c.Stages[k].Restore = two.snaps[3][k]
+			}
+		}
+		three.train(t)
+		for k := range 2 {
+			first, joined := three.fakes[[2]int{0, k}], three.fakes[[2]int{2, k}]
+			if !slices.Equal(first.params, joined.params) || !slices.Equal(first.momentum, joined.momentum) {
+				t.Errorf("%s, stage %d: the weights are %v and %v, the momentum %v and %v", by, k, first.params, joined.params, first.momentum, joined.momentum)
+			}
+		}
+	}
+}
