@@ -10,6 +10,7 @@ import (
 // first layers of both ResNets, and channels about the blocks of kernels.
 var convolutions = []device.ConvolutionShape{
 	{B: 1, Height: 1, Width: 1, In: 1, Out: 1, Kernel: 1, Stride: 1},
+	{B: 2, Height: 1, Width: 1, In: 5, Out: 3, Kernel: 3, Stride: 1, Padding: 1},
 	{B: 2, Height: 5, Width: 7, In: 3, Out: 2, Kernel: 3, Stride: 1, Padding: 1},
 	{B: 1, Height: 6, Width: 5, In: 4, Out: 5, Kernel: 3, Stride: 2, Padding: 1},
 	{B: 3, Height: 7, Width: 7, In: 2, Out: 3, Kernel: 1, Stride: 2},

@@ -34,7 +34,9 @@ func (c convolution) each(visit func(k, y, x, n int)) {
 			for oh := top; oh < bottom; oh, ih = oh+1, ih+c.Stride {
 				for kw := range c.Kernel {
 					from, to, iw := visible(c.Width, c.ow, c.Stride, kw-c.Padding)
-					visit(kh*c.Kernel+kw, ((b*c.oh+oh)*c.ow+from)*c.Out, ((b*c.Height+ih)*c.Width+iw)*c.In, to-from)
+					if from < to {
+						visit(kh*c.Kernel+kw, ((b*c.oh+oh)*c.ow+from)*c.Out, ((b*c.Height+ih)*c.Width+iw)*c.In, to-from)
+					}
 				}
 			}
 		}
