@@ -99,7 +99,7 @@ func (c *Computed) allocateFrozen() (err error) {
 		return err
 	}
 	c.owned = append(c.owned, c.frozen.owned...)
-	if !c.keepsValues() {
+	if !device.KeepsValues(c.dev) {
 		return nil
 	}
 	return c.frozen.load(c.config, nil)

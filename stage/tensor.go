@@ -77,7 +77,7 @@ func InitialValues(p layer.Param, seed uint64, dst []float32) {
 }
 
 func (c *Computed) initialise() error {
-	if !c.keepsValues() {
+	if !device.KeepsValues(c.dev) {
 		return nil
 	}
 	return c.upload(nil)

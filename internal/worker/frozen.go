@@ -34,7 +34,7 @@ func (h *host) loadFrozen(ctx context.Context, s *hosted, c stage.Config) (err e
 	if s.frozen.memory, err = stage.NewFrozen(c); err != nil || s.bytes.Frozen == 0 {
 		return err
 	}
-	if _, emulates := device.Of[device.Emulator](c.Device); emulates { // it holds no values
+	if !device.KeepsValues(c.Device) {
 		return nil
 	}
 	values, err := h.frozenValues(ctx, s, c)

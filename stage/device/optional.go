@@ -1,5 +1,7 @@
 package device
 
+import "time"
+
 // What some devices are beside a Device: Of finds it.
 
 // Of is the first T among a device and those that it is a wrapper around, from the outside in; false: there is none.
@@ -111,10 +113,21 @@ const (
 	UpdateWork         // the optimizer's step
 )
 
-// Emulator is implemented by devices that spend time instead of computing. A stage tells them which pass comes next, so that
-// they can spend the configured time of that pass. It leaves out the initial weights, since no values are kept.
+// Emulator is implemented by devices whose operations take times that are dictated. A stage tells them which pass comes next, so that
+// they can spend the configured time of that pass.
 type Emulator interface {
 	// Begin is called before the first operation of a pass, which ends with Record or Synchronize. Work between passes (averaging,
 	// norms) is not announced.
 	Begin(w Work)
+	// KeepsValues reports whether the device computes. Else what is written to it is lost, and what is read is 0.
+	KeepsValues() bool
+	// Lag is by how much what was waited for ended later than was dictated, added up. What follows at once and is as late counts no more.
+	// Any goroutine may call it.
+	Lag() time.Duration
+}
+
+// KeepsValues reports whether what is written to a device can be read again.
+func KeepsValues(d Device) bool {
+	e, emulates := Of[Emulator](d)
+	return !emulates || e.KeepsValues()
 }

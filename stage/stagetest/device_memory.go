@@ -186,7 +186,7 @@ func (c *comparison) refuses(name string, call func()) {
 // refusesID expects an operation on an id outside of its table to panic, or to fail once it has run. A device that keeps no
 // values has no ids.
 func (c *comparison) refusesID(name string, call func()) {
-	if _, emulates := c.dev.(device.Emulator); emulates {
+	if !device.KeepsValues(c.dev) {
 		return
 	}
 	if !panics(call) && (c.dev.Host() || c.dev.Synchronize() == nil) {

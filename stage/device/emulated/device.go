@@ -1,9 +1,11 @@
-// Package emulated is a device that spends time and memory instead of computing: every operation checks its operands as
-// other devices do and adds what it would cost. So a pipeline of many devices runs in real time on a machine that has none of
-// them (docs/emulation.md).
+// Package emulated is a device that spends time: every operation checks its operands as other devices do and adds what it would
+// cost. So a pipeline of many devices runs in real time on a machine that has none of them (docs/emulation.md).
 //
-// No element is stored: memory takes address space and nothing else, what is uploaded is dropped, and what is read is 0. Losses
-// and gradient norms are therefore 0, which is finite.
+// Open makes one that computes nothing. No element is stored: memory takes address space and nothing else, what is uploaded is
+// dropped, and what is read is 0. Losses and gradient norms are therefore 0, which is finite.
+//
+// Over makes one that also computes, on a device of this machine: what it is told to do is done at once, and takes the time that was
+// dictated all the same. Where this machine needs longer than that, the device is late, and Lag says by how much.
 //
 // Like a graphics processor the device has a queue: an operation begins when the one before it has ended, whatever its
 // caller does meanwhile, and Record and Synchronize sleep until the last one ends. Moments are computed, not measured, so that a sleep that
@@ -17,8 +19,6 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/avgpipe/avgpipe/internal/pace"
 	"github.com/avgpipe/avgpipe/stage/device"
 )
@@ -26,17 +26,12 @@ import (
 // Device implements device.Device.
 type Device struct {
 	config Config
-	until  time.Time // when everything so far has ended
-	// fixed: the pass in progress has its time from the configuration.
-	fixed  bool
-	spent  time.Duration // by everything so far
+	on     device.Device // holds the values and computes them
+	clock  clock
 	held   int64
 	peak   int64
-	blocks map[unsafe.Pointer]int64 // bytes of what Alloc gave out
+	blocks map[unsafe.Pointer]device.Mem // what Alloc gave out
 }
-
-// reserved is the address space of so many bytes.
-func reserved(bytes int64) uintptr { return uintptr(max(bytes, 1)) }
 
 var (
 	_ device.Device   = (*Device)(nil)
@@ -44,12 +39,15 @@ var (
 	_ device.Emulator = (*Device)(nil)
 )
 
-// Open returns a device.
-func Open(c Config) (*Device, error) {
+// Open returns a device that computes nothing.
+func Open(c Config) (*Device, error) { return Over(c, nothing{}) }
+
+// Over returns a device that computes on another, which Close closes. After an error the other is open as it was.
+func Over(c Config, on device.Device) (*Device, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return &Device{config: c, blocks: map[unsafe.Pointer]int64{}}, nil
+	return &Device{config: c, on: on, clock: clock{now: time.Now, wait: pace.Until}, blocks: map[unsafe.Pointer]device.Mem{}}, nil
 }
 
 // Name implements device.Device.
@@ -69,17 +67,31 @@ func (d *Device) Name() string {
 	if parts == nil {
 		parts = []string{"no time, no limit"}
 	}
+	add(d.KeepsValues(), "computes on %s", d.on.Name())
 	return "emulated (" + strings.Join(parts, ", ") + ")"
 }
 
-// Host implements device.Device: there is nothing to see.
+// Host implements device.Device: its memory is its own, whoever keeps the values.
 func (d *Device) Host() bool { return false }
 
 // Attach implements device.Threaded.
-func (d *Device) Attach() error { return pace.Tighten() }
+func (d *Device) Attach() error {
+	if t, ok := d.on.(device.Threaded); ok {
+		if err := t.Attach(); err != nil {
+			return err
+		}
+	}
+	return pace.Tighten()
+}
+
+// KeepsValues implements device.Emulator.
+func (d *Device) KeepsValues() bool { return d.on != device.Device(nothing{}) }
 
 // Spent is the time of everything so far, whether it has passed or not.
-func (d *Device) Spent() time.Duration { return d.spent }
+func (d *Device) Spent() time.Duration { return d.clock.spent }
+
+// Lag implements device.Emulator.
+func (d *Device) Lag() time.Duration { return time.Duration(d.clock.lag.Load()) }
 
 // Held is how many bytes are allocated, and Peak the most that ever were.
 func (d *Device) Held() int64 { return d.held }
@@ -87,7 +99,7 @@ func (d *Device) Held() int64 { return d.held }
 // Peak is the most bytes that were ever allocated at once.
 func (d *Device) Peak() int64 { return d.peak }
 
-// Alloc implements device.Device: it counts, and reserves addresses that nobody can touch.
+// Alloc implements device.Device. It counts what was asked for, which may be less than the host takes.
 func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 	size := t.Bytes()
 	if n < 0 || n > math.MaxInt64/2/size {
@@ -99,102 +111,78 @@ func (d *Device) Alloc(t device.Type, n int) (device.Mem, error) {
 			"%d allocations hold the others; use fewer pipelines, smaller micro-batches or more stages",
 			n, t, asked, limit-d.held, limit, len(d.blocks))
 	}
-	at, err := unix.MmapPtr(-1, 0, nil, reserved(asked), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	m, err := d.on.Alloc(t, n)
 	if err != nil {
-		return device.Mem{}, fmt.Errorf("device: allocate %d elements of %v: reserve %d bytes of address space: %w", n, t, asked, err)
+		return device.Mem{}, err
 	}
-	d.blocks[at] = asked
+	d.blocks[m.Pointer()] = m
 	d.held += asked
 	d.peak = max(d.peak, d.held)
-	return device.NewMem(at, n, t), nil
+	return m, nil
 }
 
 // Free implements device.Device.
-func (d *Device) Free(m device.Mem) { d.release(m.Pointer()) }
-
-func (d *Device) release(at unsafe.Pointer) {
-	bytes, ok := d.blocks[at]
-	if !ok {
-		return
-	}
-	delete(d.blocks, at)
-	d.held -= bytes
-	if err := unix.MunmapPtr(at, reserved(bytes)); err != nil {
-		panic(fmt.Sprintf("device: free %d bytes that Alloc reserved: %v", bytes, err))
+func (d *Device) Free(m device.Mem) {
+	if whole, ok := d.blocks[m.Pointer()]; ok {
+		delete(d.blocks, m.Pointer())
+		d.held -= int64(whole.Bytes())
+		d.on.Free(whole)
 	}
 }
 
-// Upload implements device.Device: the bytes move and are dropped.
+// Upload implements device.Device.
 func (d *Device) Upload(dst device.Mem, src []byte) {
 	device.CheckLength("Upload", src, dst)
 	d.move(dst.Bytes())
+	d.on.Upload(dst, src)
+	d.clock.worked()
 }
 
-// Download implements device.Device: zeros arrive. It does not wait, since they depend on nothing.
+// Download implements device.Device. The bytes are there at once: of a device that computes nothing they depend on nothing.
 func (d *Device) Download(dst []byte, src device.Mem) {
 	device.CheckLength("Download", dst, src)
 	d.move(src.Bytes())
-	clear(dst)
+	d.on.Download(dst, src)
+	d.clock.worked()
 }
 
 // Begin implements device.Emulator.
-func (d *Device) Begin(w device.Work) {
-	if t := d.config.fixed(w); t > 0 {
-		d.fixed = false // of the pass before
-		d.spend(t)
-		d.fixed = true
-	}
-}
+func (d *Device) Begin(w device.Work) { d.clock.begin(d.config.fixed(w)) }
 
 // Record implements device.Device: it returns when the moment has come, so that a stage's time shows where the stage is driven.
 func (d *Device) Record() device.Event {
-	_ = d.Synchronize() // it never fails
+	d.clock.settle() // a failure is kept for Synchronize
 	return nil
 }
 
 // Synchronize implements device.Device.
 func (d *Device) Synchronize() error {
-	d.fixed = false
-	pace.Until(d.until)
-	return nil
+	d.clock.settle()
+	return d.on.Synchronize()
 }
 
 // Close implements device.Device.
 func (d *Device) Close() error {
-	for at := range d.blocks {
-		d.release(at)
+	for _, m := range d.blocks {
+		d.Free(m)
 	}
-	return nil
+	return d.on.Close()
 }
 
-// grace is how late an operation may come and still begin when the one before it ended: the host needs that long to hand it over.
-const grace = 100 * time.Microsecond
-
-// spend queues an operation.
-func (d *Device) spend(t time.Duration) {
-	if d.fixed {
-		return
-	}
-	if now := time.Now(); now.Sub(d.until) > grace {
-		d.until = now
-	}
-	d.until = d.until.Add(t)
-	d.spent += t
-}
-
-// Has implements device.Device: it spends time on whatever there is.
-func (d *Device) Has(device.Op) bool { return true }
+// Has implements device.Device.
+func (d *Device) Has(op device.Op) bool { return d.on.Has(op) }
 
 // Do implements device.Device: the operation takes what it costs.
 func (d *Device) Do(op device.Op) {
-	device.Check(op)
 	flops, bytes := device.Cost(op)
-	d.spend(d.config.Launch + over(flops, d.config.FLOPs) + over(float64(bytes), d.config.Bandwidth))
+	d.clock.spend(d.config.Launch + over(flops, d.config.FLOPs) + over(float64(bytes), d.config.Bandwidth))
+	d.on.Do(op)
+	d.clock.worked()
 }
 
 // move queues the transfer of so many bytes.
 func (d *Device) move(bytes int) {
-	d.spend(d.config.Launch + over(float64(bytes), d.config.Bandwidth))
+	d.clock.spend(d.config.Launch + over(float64(bytes), d.config.Bandwidth))
 }
 
 // longest bounds the time of an operation: nobody waits that long, and sums of some are still times.

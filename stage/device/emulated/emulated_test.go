@@ -9,26 +9,40 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/emulated"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
 func open(t *testing.T, c emulated.Config) *emulated.Device {
 	t.Helper()
-	d, err := emulated.Open(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for range 2 {
-			if err := d.Close(); err != nil {
-				t.Errorf("close: %v", err)
+	return closes(t)(emulated.Open(c))
+}
+
+func over(t *testing.T, c emulated.Config, on device.Device) *emulated.Device {
+	t.Helper()
+	return closes(t)(emulated.Over(c, on))
+}
+
+// closes closes a device after the test, which must free everything.
+func closes(t *testing.T) func(*emulated.Device, error) *emulated.Device {
+	t.Helper()
+	return func(d *emulated.Device, err error) *emulated.Device {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for range 2 {
+				if err := d.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
 			}
-		}
-		if d.Held() != 0 {
-			t.Errorf("%d bytes are held after Close", d.Held())
-		}
-	})
-	return d
+			if d.Held() != 0 {
+				t.Errorf("%d bytes are held after Close", d.Held())
+			}
+		})
+		return d
+	}
 }
 
 func alloc(t *testing.T, d device.Device, typ device.Type, n int) device.Mem {
@@ -42,6 +56,11 @@ func alloc(t *testing.T, d device.Device, typ device.Type, n int) device.Mem {
 
 func TestOperandsAreChecked(t *testing.T) {
 	stagetest.Emulator(t, func() device.Device { return open(t, emulated.Config{}) })
+}
+
+// One that computes is a device like any other.
+func TestADeviceThatComputesConforms(t *testing.T) {
+	stagetest.Device(t, func() device.Device { return over(t, emulated.Config{}, ref.New()) })
 }
 
 func TestMemoryIsCountedAndNotTaken(t *testing.T) {

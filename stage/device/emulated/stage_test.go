@@ -182,3 +182,55 @@ func TestAStageHoldsWhatItHoldsOnADeviceThatComputes(t *testing.T) {
 		}
 	}
 }
+
+// values runs two batches through a stage and returns what there is to read afterwards.
+func values(t *testing.T, s *stage.Computed, halves bool) (all []float32) {
+	t.Helper()
+	shape := s.Shape()
+	input, labels := stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.LabelBytes)
+	for step := range uint64(2) {
+		s.ZeroGradients()
+		micro := stage.Micro{Step: step, Weight: 1}
+		err := s.Forward(micro, stage.OnHost(input), labels, stage.Boundary{})
+		if halves {
+			err = errors.Join(err, s.Backward(micro, stage.Input, stage.Boundary{}, stage.Boundary{}), s.Backward(micro, stage.Weight, stage.Boundary{}, stage.Boundary{}))
+		} else {
+			err = errors.Join(err, s.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{}))
+		}
+		loss, err2 := s.Loss()
+		squared, err3 := s.SquaredNorm(0)
+		gradients := make([]float32, shape.Parameters)
+		s.Gradients().Read(gradients, 0)
+		err4 := s.Step(stage.Hyper{Step: step, LearningRate: 0.01, GradScale: 1}, nil)
+		score, err5 := s.Evaluate(nil, input, labels, nil)
+		if err := errors.Join(err, err2, err3, err4, err5); err != nil {
+			t.Fatal(err)
+		}
+		parameters := make([]float32, shape.Parameters)
+		s.Parameters().Read(parameters, 0)
+		all = append(append(append(all, float32(loss), float32(squared), float32(score.Loss)), gradients...), parameters...)
+	}
+	return all
+}
+
+// The passes of a stage give the bits that they do without times, whichever are recomputed or split.
+func TestValuesAreThoseOfTheDeviceThatComputes(t *testing.T) {
+	times := emulated.Config{Stages: []emulated.Times{{Forward: time.Microsecond, Backward: time.Millisecond, Step: time.Microsecond}}}
+	for _, family := range slices.Sorted(maps.Keys(small)) {
+		if family == "resnet" || family == "vgg" {
+			continue // their least models take a minute on ref
+		}
+		for _, recompute := range stage.Recomputes() {
+			for _, halves := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %s, halves %v", family, recompute, halves), func(t *testing.T) {
+					t.Parallel()
+					change := func(c *stage.Config) { c.Recompute = stage.Recompute(recompute) }
+					got, want := values(t, newStage(t, over(t, times, ref.New()), family, change), halves), values(t, newStage(t, ref.New(), family, change), halves)
+					if !slices.Equal(got, want) || want[0] == 0 {
+						t.Errorf("%d values differ from those without times; the first are %v and %v", len(got), got[:3], want[:3])
+					}
+				})
+			}
+		}
+	}
+}
