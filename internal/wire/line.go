@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/pace"
@@ -32,7 +33,8 @@ func (s Shape) leave(n int) time.Duration {
 type Line struct {
 	lane
 	shape Shape
-	free  time.Time // when the last frame has left; the lane's mu guards it
+	free  time.Time    // when the last frame has left; the lane's mu guards it
+	late  atomic.Int64 // nanoseconds: by how much frames arrived later than they should have, added up
 }
 
 // Carrier takes the frames of a direction from one end to the other: a Line or a Mover.
@@ -123,6 +125,7 @@ func (l *Line) pass(p *inFlightFrame) bool {
 		p.drop()
 		return false
 	}
+	l.late.Add(int64(max(0, time.Since(p.arrives))))
 	p.deliver()
 	return true
 }
@@ -204,6 +207,21 @@ func (n *Network) Line(from, to int) Carrier {
 		n.lines[key] = NewLine(s)
 	}
 	return n.lines[key]
+}
+
+// Late is by how much frames to a device arrived later than they should have, added up; 0 of a nil Network.
+func (n *Network) Late(to int) (all time.Duration) {
+	if n == nil {
+		return 0
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, l := range n.lines {
+		if key[1] == to {
+			all += time.Duration(l.late.Load())
+		}
+	}
+	return all
 }
 
 // Close closes all lines, after the links that use them.

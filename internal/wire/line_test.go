@@ -167,3 +167,30 @@ func TestANetworkHasALineForEachPairAndDirection(t *testing.T) {
 		t.Error("a line within a device, without a shape or without a network")
 	}
 }
+
+// What a line delivers late is added up for the device that it leads to.
+func TestLateFramesCountForTheDeviceThatWaits(t *testing.T) {
+	n := wire.NewNetwork(func(int, int) wire.Shape { return wire.Shape{Latency: time.Microsecond} })
+	t.Cleanup(n.Close)
+	if late := n.Late(1); late != 0 {
+		t.Errorf("before the first frame device 1 waited for %v", late)
+	}
+	lower, upper, err := wire.NewPair(wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8, Down: n.Line(0, 1), Up: n.Line(1, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, lower, upper)
+	for n.Late(1) == 0 { // no line is on time to the nanosecond
+		if err := lower.Send(t.Context(), lower.NewFrame(wire.Header{Kind: wire.Activation, Generation: 1, To: 1}, 8)); err != nil {
+			t.Fatal(err)
+		}
+		f, err := upper.Receive(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Release()
+	}
+	if late := n.Late(0) + n.Late(2) + (*wire.Network)(nil).Late(1); late != 0 {
+		t.Errorf("devices to which no frame went waited for %v", late)
+	}
+}
