@@ -16,6 +16,12 @@ const (
 // OwnMemory reports whether the job's devices have memory apart from the host's.
 func (d *Devices) OwnMemory() bool { return d.Kind == KindGPU || d.Kind == KindEmulated }
 
+// KeepValues reports whether the job's devices compute, so that what they hold takes memory.
+func (d *Devices) KeepValues() bool { return d.Kind != KindEmulated || d.Emulated.Compute }
+
+// InHost reports whether what the job's devices hold lies in the memory of the host.
+func (d *Devices) InHost() bool { return d.KeepValues() && d.Kind != KindGPU }
+
 // At is entry i of a list with an entry for each stage or device, or the one that stands for all; the zero value of an empty
 // list. Beyond the last entry it is the last: a tuning also tries more stages than the list is for.
 func At[T any](list []T, i int) (value T) {
@@ -81,6 +87,10 @@ func (c *checker) checkDevices() {
 			"devices.cpu.count is read by kinds that compute; devices.kind is emulated, and devices.emulated.count says how many there are")
 	case !given(e.FLOPs) && !given(e.Forward):
 		c.refuse("devices.kind", "", "devices.kind is emulated and neither devices.emulated.flops nor devices.emulated.forward is set; a pass would take no time")
+	case e.Compute && !given(e.FLOPs) && slices.Contains(e.Forward, 0):
+		k := slices.Index(e.Forward, 0)
+		c.refuse("devices.emulated.forward", "", "devices.emulated.forward is 0 for stage %d, devices.emulated.compute is true and no flops are set: "+
+			"the arithmetic of that stage would have no time; give it one, or flops", k)
 	case !given(e.Forward) && (given(e.Backward) || given(e.Step)):
 		c.refuse("devices.emulated", "", "devices.emulated.forward is not set beside backward or step; give it, or flops alone")
 	}

@@ -44,6 +44,11 @@ func TestEmulatedDevicesThatAreNotReadOrNotTimed(t *testing.T) {
 		"devices.emulated.forward is not set beside backward or step": {
 			"devices.kind=emulated", "devices.emulated.flops=1e12", "devices.emulated.step=1ms",
 		},
+		"devices.emulated is read by the kind emulated only; devices.kind is cpu":                       {"devices.kind=cpu", "devices.emulated.compute=true"},
+		"neither devices.emulated.flops nor devices.emulated.forward is set; a pass would take no time": {"devices.kind=emulated", "devices.emulated.compute=true"},
+		"devices.emulated.forward is 0 for stage 1, devices.emulated.compute is true and no flops are set": {
+			"devices.kind=emulated", "devices.emulated.compute=true", "devices.emulated.forward=[1ms, 0]",
+		},
 		"devices.emulated.forward wants a duration in h, m, s and ms, such as 90s, 5m or 1h30m, or 0, or a list with one of them for each stage; found 10": {
 			"devices.kind=emulated", "devices.emulated.forward=10",
 		},

@@ -363,13 +363,13 @@ type Center struct {
 type Devices struct {
 	// The kind of device. `auto`: GPUs where the program and the node have them, the job fits them and nothing is said of `cpu`,
 	// else the node's cores; `gpu`: GPUs of NVIDIA; `ref` is plain Go, slow, the one that every other is
-	// tested against; `emulated` computes nothing, but takes the time and the memory that `emulated` says.
+	// tested against; `emulated` takes the time and the memory that `emulated` says, and computes only where that says so.
 	Kind string `yaml:"kind" json:"kind" default:"auto" rule:"oneof=auto|gpu|cpu|ref|emulated" also:"device_type cuda=gpu nvidia=gpu"`
 	// The GPUs of a node; with the kinds gpu and auto.
 	GPU GPU `yaml:"gpu" json:"gpu"`
 	// The CPU devices of a node.
 	CPU CPU `yaml:"cpu" json:"cpu"`
-	// Devices that spend time instead of computing, to measure a pipeline on a machine that does not have them; only with the
+	// Devices that take the times they are told to, to measure a pipeline on a machine that does not have them; only with the
 	// kind emulated, which needs flops or forward at least. docs/emulation.md says how.
 	Emulated Emulated `yaml:"emulated" json:"emulated"`
 }
@@ -379,6 +379,9 @@ type Emulated struct {
 	// Devices that a node offers, of which a job takes one for each of `stages`. `auto`: as many as the lists below have entries
 	// for devices, else one for each stage.
 	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024 word=auto"`
+	// Whether the devices also compute, on the node's cores, so that losses and weights are those of training while times stay those that
+	// are said here: of a model so small that the cores need less. Where they need more, `avgpipectl status` warns. `false`: no values are kept, and losses are 0.
+	Compute bool `yaml:"compute" json:"compute,omitempty" default:"false"`
 	// Floating-point operations of products that a device does in a second. 0: they take no time.
 	FLOPs []float64 `yaml:"flops" json:"flops" default:"0" rule:"min=0 items=1+ each=device"`
 	// Bytes that a device's other operations move in a second. 0: they take no time.

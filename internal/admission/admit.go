@@ -126,13 +126,17 @@ func (a *admission) resolve(f spec.Facts) *spec.Resolution {
 
 // checkOperations refuses a model with an operation that the job's devices lack, and names the kinds that lack none.
 func (a *admission) checkOperations() {
-	problem := a.missing(a.job.Devices.Kind)
+	computes := a.job.Devices.Kind
+	if a.job.Devices.Emulated.Compute {
+		computes = "cpu"
+	}
+	problem := a.missing(computes)
 	if problem == nil {
 		return
 	}
 	var able []string
 	for _, kind := range pick.Kinds() {
-		if kind != a.job.Devices.Kind && kind != job.KindEmulated && a.missing(kind) == nil {
+		if kind != computes && kind != job.KindEmulated && a.missing(kind) == nil {
 			able = append(able, kind)
 		}
 	}

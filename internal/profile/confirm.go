@@ -92,7 +92,7 @@ func (s *Session) trial(ctx context.Context, c *tuner.Candidate) (r worker.Trial
 		return r, err
 	}
 	need, free := c.Predicted.Bytes(), availableMemory()
-	if free > 0 && need > free && !s.config.Request.Spec.Job.Devices.OwnMemory() {
+	if free > 0 && need > free && s.config.Request.Spec.Job.Devices.InHost() {
 		return r, fmt.Errorf("it needs %s of memory, and %s are free now", words.Bytes(need), words.Bytes(free))
 	}
 	return s.bench.Run(ctx, config)

@@ -62,7 +62,7 @@ type arrangement struct {
 // bounded reports whether the memory of the job's devices is known: that of the host, or of devices with memory of their own what the job says.
 func (f *Facts) bounded(j *job.Job) bool {
 	bytes, _ := Memories(j, stages(j))
-	return slices.Max(bytes) > 0 || j.Devices.Kind != job.KindEmulated && f.hostBytes() > 0
+	return slices.Max(bytes) > 0 || j.Devices.KeepValues() && f.hostBytes() > 0
 }
 
 // arrange decides what needs no measurement: which layers each stage has; which stages recompute their activations, where the file says
@@ -167,12 +167,15 @@ func (f *Facts) price(a *arrangement, p *footprint.Sizer) (err error) {
 		return err
 	}
 	host := f.hostBytes()
-	if a.job.Devices.Kind == job.KindEmulated || f.spreads() {
+	if !a.job.Devices.KeepValues() || f.spreads() {
 		host = 0
 	}
 	devices, homes := a.homes()
 	a.short = tuner.Shortages(a.memory, homes, devices, host)
-	if f.spreads() && a.job.Devices.Kind != job.KindEmulated {
+	if a.job.Devices.OwnMemory() && a.job.Devices.InHost() { // all of it is there, whatever the devices may hold
+		a.short = append(tuner.Shortages(a.memory, homes, devices, 0), tuner.Shortages(a.memory, homes, make([]int64, len(devices)), host)...)
+	}
+	if f.spreads() && a.job.Devices.KeepValues() {
 		if short := f.unplaced(a, inHost(&a.job, a.memory)); short != nil {
 			a.short = append(a.short, *short)
 		}

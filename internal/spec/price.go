@@ -77,7 +77,7 @@ func (s *Spec) StageBytes() (all []int64) { return inHost(&s.Job, s.Memory()) }
 func inHost(j *job.Job, memory []tuner.Memory) (all []int64) {
 	for _, m := range memory {
 		bytes := m.Total()
-		if j.Devices.OwnMemory() { // that of emulated devices holds no values
+		if !j.Devices.InHost() {
 			bytes -= m.OnDevice()
 		}
 		all = append(all, bytes)

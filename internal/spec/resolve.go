@@ -184,8 +184,8 @@ func (x *resolver) checkSize() bool {
 		most = int64(g.Count) * int64(g.Memory)
 		where = fmt.Sprintf("the job's %s have %s for it", words.Count(int(g.Count), "GPU"), words.Bytes(most))
 	}
-	if x.Job.Devices.Kind == job.KindEmulated || most == 0 {
-		return true // emulated devices hold no values
+	if !x.Job.Devices.KeepValues() || most == 0 {
+		return true
 	}
 	n, trained := parameters(x.Model)
 	state := stage.Optimizer{Name: x.Job.Optimizer.Name, Momentum: x.Job.Optimizer.Momentum}.StateVectors()

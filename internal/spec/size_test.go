@@ -4,6 +4,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/spec"
 )
 
 // TestModelsThatNoHostHoldsAreRefused at submission, with the numbers, whatever they are, and with what would fit.
@@ -26,6 +28,16 @@ func TestModelsThatNoHostHoldsAreRefused(t *testing.T) {
 			"model.config.n_positions=1048576", "train.batch=1048576",
 		}, []string{"floating-point operations a step"}},
 		"emulated": {1, []string{"devices={kind: emulated, emulated: {forward: 1ms}}"}, nil},
+		"emulated, computing": {
+			10e6,
+			[]string{"devices={kind: emulated, emulated: {forward: 1ms, compute: true}}"},
+			[]string{"this node has 10 MB for jobs", "pipelines: 1", "would fit"},
+		},
+		"emulated, computing, with memory of its own": {
+			10e6,
+			[]string{"devices={kind: emulated, emulated: {forward: 1ms, compute: true, memory: 1e12}}"},
+			[]string{"this node has 10 MB for jobs", "pipelines: 1", "would fit"},
+		},
 		"one pipeline fits": {
 			10e6, nil,
 			[]string{"parameters take ", " in 2 pipelines: weights ", "activations ", "this node has 10 MB for jobs", "pipelines: 1", "would fit"},
@@ -49,18 +61,36 @@ func TestModelsThatNoHostHoldsAreRefused(t *testing.T) {
 
 // TestHostNeedsAreTheStages: a host with as much memory as all stages take runs the job, one with a byte less does not.
 func TestHostNeedsAreTheStages(t *testing.T) {
-	found, err := resolve(t, refJob, 1e12)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := int64(0)
-	for _, m := range found.Memory {
-		sum += m.Total()
-	}
-	if _, err := resolve(t, refJob, sum); err != nil {
-		t.Errorf("with exactly %d bytes: %v", sum, err)
-	}
-	if _, err := resolve(t, refJob, sum-1); err == nil {
-		t.Error("it is admitted with a byte less")
+	for _, set := range [][]string{
+		nil,
+		{"devices={kind: emulated, emulated: {forward: 1ms, compute: true}}"},
+		{"devices={kind: emulated, emulated: {forward: 1ms, compute: true, memory: 1e12}}"},
+	} {
+		found, err := resolve(t, refJob, 1e12, set...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := int64(0)
+		for _, m := range found.Memory {
+			sum += m.Total()
+		}
+		if _, err := resolve(t, refJob, sum, set...); err != nil {
+			t.Errorf("%q: with exactly %d bytes: %v", set, sum, err)
+		}
+		if _, err := resolve(t, refJob, sum-1, set...); err == nil {
+			t.Errorf("%q: it is admitted with a byte less", set)
+		}
+		_, facts := parsed(t, refJob, 1e12, set...)
+		s, err := spec.New(found, facts.Model, nil, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host := int64(0)
+		for _, bytes := range s.StageBytes() {
+			host += bytes
+		}
+		if host != sum {
+			t.Errorf("%q: its stages take %d bytes of the host, want %d", set, host, sum)
+		}
 	}
 }

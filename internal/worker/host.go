@@ -320,7 +320,7 @@ func (h *host) openDevices(context.Context) error {
 		if on == nil {
 			dev, about, err := pick.Open(spec.Kind, pick.Config{
 				Threads: int(spec.CPU.Threads), Cores: coresOf(len(h.devices)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores),
-				Emulated: emulate(spec.Emulated, row, len(h.ranges)), Graphics: h.onGPU(k),
+				Emulated: emulate(spec.Emulated, row, len(h.ranges)), Computes: spec.Emulated.Compute, Graphics: h.onGPU(k),
 			})
 			if err != nil {
 				return fmt.Errorf("open device %d, of stage %d: %w", row, k, err)

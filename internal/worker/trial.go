@@ -65,7 +65,7 @@ func (t *Trials) Close() error { return t.close() }
 
 // OpenDevice opens the first device that a job asks for, to ask it what it is: not of GPUs, which others may use. The caller closes it.
 func (t *Trials) OpenDevice(spec job.Devices) (device.Device, error) {
-	dev, _, err := pick.Open(spec.Kind, pick.Config{Threads: max(int(spec.CPU.Threads), 1), Emulated: emulate(spec.Emulated, 0, 1)})
+	dev, _, err := pick.Open(spec.Kind, pick.Config{Threads: max(int(spec.CPU.Threads), 1), Emulated: emulate(spec.Emulated, 0, 1), Computes: spec.Emulated.Compute})
 	return dev, err
 }
 

@@ -3,6 +3,7 @@
 package pick
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -17,8 +18,9 @@ import (
 type Config struct {
 	Threads int   // threads of one device; 0 for the device's default
 	Cores   []int // processors that the device's executor is pinned to; none for no pinning
-	// Emulated is the device to emulate; of that kind only.
+	// Emulated is the device to emulate; of that kind only. Where it Computes, it does so on a device of the kind cpu.
 	Emulated emulated.Config
+	Computes bool
 	Graphics cuda.Config // which graphics processor; of the kind gpu only
 }
 
@@ -96,9 +98,21 @@ func openRef(Config) (device.Device, string, error) {
 }
 
 func openEmulated(c Config) (device.Device, string, error) {
-	dev, err := emulated.Open(c.Emulated)
+	if !c.Computes {
+		dev, err := emulated.Open(c.Emulated)
+		if err != nil {
+			return nil, "", err
+		}
+		return dev, dev.Name() + ": asked for by name; it computes nothing", nil
+	}
+	c.Cores = nil // of which there may be fewer than devices
+	on, _, err := openCPU(c)
 	if err != nil {
 		return nil, "", err
 	}
-	return dev, dev.Name() + ": asked for by name; it computes nothing", nil
+	dev, err := emulated.Over(c.Emulated, on)
+	if err != nil {
+		return nil, "", errors.Join(err, on.Close())
+	}
+	return dev, dev.Name() + ": asked for by name; its times are those that the job gives, as long as the processor needs less", nil
 }
