@@ -297,15 +297,23 @@ func printStages(p *page, stages []api.StageStatus) {
 	t := table{narrow: []string{"DEVICE", "LAYERS", "COMMIT", "OPTIMIZER", "AVERAGE"}}
 	grouped := slices.ContainsFunc(stages, func(s api.StageStatus) bool { return s.Group > 0 })
 	several := slices.ContainsFunc(stages, func(s api.StageStatus) bool { return s.Node != stages[0].Node })
-	row := func(node string, stage string, cells ...string) {
+	emulated := slices.ContainsFunc(stages, func(s api.StageStatus) bool { return s.Lag != nil })
+	row := func(node, lag, stage string, cells ...string) {
 		if several { // else all are where the line above says
 			cells = append([]string{cmp.Or(node, "-")}, cells...)
 		}
+		if emulated {
+			cells = slices.Insert(cells, len(cells)-1, lag)
+		}
 		t.add(append([]string{stage}, cells...)...)
 	}
-	row("NODE", "STAGE", strings.Split("LAYERS|BUSY|WAIT UP|WAIT DOWN|AVERAGE|OPTIMIZER|COMMIT|DEVICE", "|")...)
+	row("NODE", "LAG", "STAGE", strings.Split("LAYERS|BUSY|WAIT UP|WAIT DOWN|AVERAGE|OPTIMIZER|COMMIT|DEVICE", "|")...)
 	for _, s := range stages {
-		row(s.Node, stageName(grouped, s.Group, s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
+		lag := "-"
+		if s.Lag != nil {
+			lag = fmt.Sprintf("%.1f%%", 100**s.Lag)
+		}
+		row(s.Node, lag, stageName(grouped, s.Group, s.Stage), s.Layers, percent(s.Busy), percent(s.WaitUpstream), percent(s.WaitDownstream),
 			percent(s.Average), percent(s.Optimizer), percent(s.Commit), s.Device)
 	}
 	p.below(&t)

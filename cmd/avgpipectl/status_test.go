@@ -52,10 +52,14 @@ func TestMemoryIsShownAsTakenAndAsPredicted(t *testing.T) {
 		Memory:   []tuner.Memory{{Weights: 6e9, Boundaries: 7e9}},
 		Observed: &tuner.Measurement{Prediction: tuner.Prediction{Stages: []tuner.StageTerms{{Memory: tuner.Memory{Weights: 8e9}}}}},
 	}
+	lag := 0.034
 	for name, c := range map[string]struct {
 		print func(p *page)
 		want  []string
 	}{
+		"emulated": {func(p *page) {
+			printStatus(p, api.JobStatus{State: api.Running, StageStatus: []api.StageStatus{{Device: "emulated (times given)", Lag: &lag}}})
+		}, []string{"COMMIT LAG DEVICE", "0% 3.4% emulated (times given)"}},
 		"status": {func(p *page) { printStatus(p, s) }, []string{why, "stage 0 1 GB 2 GB GPU-1", "stage 1 5 GB - its device", "host 3 GB 4 GB the process, at most"}},
 		"queued": {func(p *page) { printStatus(p, api.JobStatus{PredictedHostBytes: 4e9}) }, []string{"memory 4 GB of the host, as predicted"}},
 		"explain": {func(p *page) { printExplanation(p, &e) }, []string{

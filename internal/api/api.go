@@ -120,6 +120,9 @@ type Metrics struct {
 	F1         *float64 `json:"f1"`         // of classifiers: of class 1 when there are two, else the mean over the classes
 }
 
+// LagBound is the StageStatus.Lag up to which the times of a job count as those of the devices that it emulates.
+const LagBound = 0.02
+
 // StageStatus says what one stage's device did in the last window, as fractions of its time. They add up to 1 but for
 // idle time between batches.
 type StageStatus struct {
@@ -136,6 +139,9 @@ type StageStatus struct {
 	Optimizer      float64 `json:"optimizer"`
 	Commit         float64 `json:"commit"`
 	Evaluate       float64 `json:"evaluate"` // of the center on held-out data
+	// Lag is of an emulated device alone: what its passes, and the messages to it, were later than the job dictates, added up since the
+	// worker began to train, as a fraction of that time. Where it is more than LagBound, the times are not those of the devices.
+	Lag *float64 `json:"lag,omitempty"`
 	// MemoryBytes is what the stage has taken of the device's memory, for all pipelines; 0 while it is not known.
 	MemoryBytes int64 `json:"memory_bytes"`
 	// PredictedBytes is what it is expected to take of it; 0 where it cannot be told.

@@ -53,6 +53,9 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	if v.Few != "" {
 		out.Warnings = append(slices.Clip(out.Warnings), v.Few)
 	}
+	if late := lateDevice(out.StageStatus); late != "" {
+		out.Warnings = append(slices.Clip(out.Warnings), late)
+	}
 	out.Warnings, out.Recompute = append([]string{}, out.Warnings...), append([]string{}, out.Recompute...) // JSON: [], not null
 	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
 	locate(&out, j, v)
@@ -79,6 +82,21 @@ func locate(out *api.JobStatus, j *cluster.Job, v View) {
 			}
 		}
 	}
+}
+
+// lateDevice warns of the emulated device that was late for most of the time, where that is more than counts as its own; "": of none.
+func lateDevice(stages []api.StageStatus) string {
+	most := -1
+	for i, s := range stages {
+		if s.Lag != nil && *s.Lag > api.LagBound && (most < 0 || *s.Lag > *stages[most].Lag) {
+			most = i
+		}
+	}
+	if most < 0 {
+		return ""
+	}
+	return fmt.Sprintf("times are not those of the devices that the job emulates: the one of stage %d has been late for %.1f%% of the time, and %.0f%% count as none; "+
+		"take a smaller model, longer times, or fewer devices for the cores of the node", stages[most].Stage, 100**stages[most].Lag, 100*api.LagBound)
 }
 
 // admit adds what was admitted.

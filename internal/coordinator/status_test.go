@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
@@ -95,6 +96,29 @@ func TestStatusSaysThatProductsRoundToTF32(t *testing.T) {
 		j.Devices.Kind, j.Devices.GPU = kind, job.GPU{Count: 1, TF32: true}
 		if got := Status(&cluster.Job{}, &spec.Spec{Job: *j}, View{}).Precision; got != want {
 			t.Errorf("on %s: %s, want %s", kind, got, want)
+		}
+	}
+}
+
+// TestStatusWarnsOfLateDevices once they are later than counts as the times of the devices, and names the latest.
+func TestStatusWarnsOfLateDevices(t *testing.T) {
+	little, much, more := api.LagBound, 0.031, 0.25
+	for name, c := range map[string]struct {
+		lags []*float64
+		want string
+	}{
+		"computes on cores": {[]*float64{nil, nil}, ""},
+		"in time":           {[]*float64{&little, &little}, ""},
+		"late":              {[]*float64{&little, &much, nil}, "the one of stage 1 has been late for 3.1% of the time, and 2% count as none"},
+		"two are late":      {[]*float64{&more, &much}, "the one of stage 0 has been late for 25.0% of the time"},
+	} {
+		var progress api.JobStatus
+		for k, lag := range c.lags {
+			progress.StageStatus = append(progress.StageStatus, api.StageStatus{Stage: k, Lag: lag})
+		}
+		found := Status(&cluster.Job{}, nil, View{Status: &control.Status{Progress: progress}}).Warnings
+		if text := strings.Join(found, ""); len(found) > 1 || (text == "") != (c.want == "") || !strings.Contains(text, c.want) {
+			t.Errorf("%s: warnings %q, want one that says %q", name, found, c.want)
 		}
 	}
 }

@@ -164,6 +164,10 @@ func collectJob(s *api.JobStatus, gauge send) {
 		return
 	}
 	for _, stage := range s.StageStatus {
+		if stage.Lag != nil {
+			gauge("stage_lag_ratio", "Of emulated devices: by which share of the training time the stage's was later than the job dictates.", stage.Lag,
+				append(of, "group", strconv.Itoa(stage.Group), "stage", strconv.Itoa(stage.Stage))...)
+		}
 		for kind, share := range map[string]float64{
 			"busy": stage.Busy, "wait_upstream": stage.WaitUpstream, "wait_downstream": stage.WaitDownstream,
 			"average": stage.Average, "optimizer": stage.Optimizer, "commit": stage.Commit,

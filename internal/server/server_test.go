@@ -366,9 +366,9 @@ func TestHalfAModelIsAnError(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	loss := 2.5
+	loss, lag := 2.5, 0.03
 	f := &fake{job: api.JobStatus{
-		ID: "7", Name: "m", State: api.Running, Step: 3, Loss: &loss, StageStatus: []api.StageStatus{{Stage: 1, Busy: 0.75}},
+		ID: "7", Name: "m", State: api.Running, Step: 3, Loss: &loss, StageStatus: []api.StageStatus{{Stage: 1, Busy: 0.75, Lag: &lag}},
 	}}
 	text := scrape(t, f)
 	for _, line := range []string{
@@ -376,6 +376,7 @@ func TestMetrics(t *testing.T) {
 		`avgpipe_job_step{job_id="7",name="m"} 3`,
 		`avgpipe_job_loss_nats{job_id="7",name="m"} 2.5`,
 		`avgpipe_stage_time_ratio{group="0",job_id="7",kind="busy",name="m",stage="1"} 0.75`,
+		`avgpipe_stage_lag_ratio{group="0",job_id="7",name="m",stage="1"} 0.03`,
 		"go_goroutines ",
 	} {
 		if !strings.Contains(text, line) {

@@ -43,6 +43,7 @@ type progress struct {
 	routes    map[way]*api.TransportStatus // between GPUs
 	watches   map[int][]*wire.Watch        // of links to other nodes, by lower stage
 	held      map[int]string               // by stage: why its shard cannot be written yet
+	late      []time.Duration              // of each stage here: host.lags when training began
 }
 
 // lossSteps is how many steps of each pipeline the training loss is the mean of.
@@ -76,11 +77,11 @@ func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 	return p
 }
 
-// training says that it begins, with so many tokens in a step.
-func (p *progress) training(targets uint64, now time.Time) {
+// training says that it begins, with so many tokens in a step, and how late the devices have been before.
+func (p *progress) training(targets uint64, late []time.Duration, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state, p.began, p.targets = api.Running, now, targets
+	p.state, p.began, p.targets, p.late = api.Running, now, targets, late
 }
 
 // step notes a step of a pipeline, and returns the tokens per second over the window; 0 before there is one.
@@ -229,6 +230,20 @@ func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
 		WaitUpstream: f.WaitUpstream, WaitDownstream: f.WaitDownstream, Average: f.Average, Optimizer: f.Optimizer,
 		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(), Memory: s.memory(len(p.steps)),
 	}
+}
+
+// lag is by which part of the training time the stages here have been late since it began, given how late they are now; nil before.
+func (p *progress) lag(late []time.Duration, now time.Time) (shares []float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	trained := p.elapsed(now) - p.before
+	if trained <= 0 {
+		return nil
+	}
+	for i := range p.late {
+		shares = append(shares, float64(late[i]-p.late[i])/float64(trained))
+	}
+	return shares
 }
 
 // link says how long messages of so many bytes take between a stage and the one after it, of which one lives here: in the directions whose messages arrive here.

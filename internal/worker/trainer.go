@@ -167,7 +167,7 @@ func (h *host) stageConfig(ctx context.Context, s *hosted) pipeline.StageConfig 
 func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 	return pipeline.Events{
 		OnStarted: func() {
-			t.progress.training(uint64(t.assignment.Spec.Job.Train.Batch*h.sequence()), time.Now())
+			t.progress.training(uint64(t.assignment.Spec.Job.Train.Batch*h.sequence()), h.lags(), time.Now())
 			t.events.Append(control.Event{Kind: control.Started})
 			t.log.Info("training", zap.Int("stages_here", len(h.stages)), zap.String("device", h.devices[0].about))
 		},
@@ -190,6 +190,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 		OnFinished: func(round uint64) {
 			t.progress.finished(time.Now())
 			t.history.file.Sync() // the job may be done before the next flush
+			t.sayLag(h)
 			t.events.Append(control.Event{Kind: control.Finished, Round: round})
 			t.log.Info("the final round is complete", zap.Uint64("round", round))
 		},
@@ -270,9 +271,14 @@ func (t *trainer) Status() control.Status {
 		return out
 	}
 	p.Parameters, p.Trained, p.Device = t.host.model.Weights(), t.host.model.Trained(), t.host.devices[0].about
+	lags := t.progress.lag(t.host.lags(), now)
 	for i := range t.host.stages {
 		s := &t.host.stages[i]
-		p.StageStatus = append(p.StageStatus, t.progress.stage(s.index, s, now))
+		on := t.progress.stage(s.index, s, now)
+		if _, emulates := t.host.lag(s); emulates && i < len(lags) {
+			on.Lag = &lags[i]
+		}
+		p.StageStatus = append(p.StageStatus, on)
 		if k := s.index - 1; k >= 0 && t.assignment.Stages[k].Node != t.assignment.Node { // its other part is said there
 			p.LinkStatus = append(p.LinkStatus, t.progress.link(k, s.shape.InputBytes, now))
 		}

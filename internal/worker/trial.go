@@ -135,6 +135,7 @@ type DeviceTrial struct {
 	Name  string
 	About string  // the device, and why it is that one
 	Busy  float64 // the part of the watched time that it worked, 0..1; of a row on a GPU, that the GPU did
+	Lag   float64 // by which part of the watched time it was later than dictated, where it is emulated
 }
 
 // Run lays the job out and trains it.
@@ -148,7 +149,7 @@ func (t *Trials) Run(ctx context.Context, c TrialConfig) (result TrialResult, er
 	}
 	defer func() { err = cmp.Or(err, h.closeDevices()) }()
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.devices))))
-	w := newWatch(c)
+	w := newWatch(c, h.lags)
 	config, err := h.groupConfig(ctx)
 	if err != nil {
 		return result, fmt.Errorf("trial: %w", err)
@@ -200,14 +201,16 @@ func (t *Trials) host(ctx context.Context, c TrialConfig) (*host, error) {
 // watch collects what a trial's group tells.
 type watch struct {
 	warmUp, batches int
+	lags            func() []time.Duration // host.lags
 
 	mu    sync.Mutex
 	spans []trace.Span
-	ended [][]time.Duration // when each step ended, by pipeline
+	ended [][]time.Duration  // when each step ended, by pipeline
+	late  [2][]time.Duration // of each stage: how late it was before the watched time, and at its end
 }
 
-func newWatch(c TrialConfig) *watch {
-	return &watch{warmUp: c.WarmUp, batches: c.Batches, ended: make([][]time.Duration, c.Job.Pipelines)}
+func newWatch(c TrialConfig, lags func() []time.Duration) *watch {
+	return &watch{warmUp: c.WarmUp, batches: c.Batches, lags: lags, ended: make([][]time.Duration, c.Job.Pipelines)}
 }
 
 func (w *watch) step(r pipeline.StepReport) {
@@ -215,6 +218,12 @@ func (w *watch) step(r pipeline.StepReport) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended[r.Pipeline] = append(w.ended[r.Pipeline], now)
+	switch len(w.ended[r.Pipeline]) { // of the last pipeline to come
+	case w.warmUp:
+		w.late[0] = w.lags()
+	case w.warmUp + w.batches:
+		w.late[1] = w.lags()
+	}
 }
 
 func (w *watch) span(e trace.Span) {
@@ -278,10 +287,16 @@ func (w *watch) result(h *host) TrialResult {
 	}
 	for _, d := range h.devices {
 		r.Devices = append(r.Devices, DeviceTrial{
-			Name: d.name, About: d.about, Busy: float64(held[h.timeOf(d.row)]) / float64(r.End-r.Start),
+			Name: d.name, About: d.about, Busy: float64(held[h.timeOf(d.row)]) / float64(r.End-r.Start), Lag: w.lag(h, d) / float64(r.End-r.Start),
 		})
 	}
 	return r
+}
+
+// lag is how late a device was in the watched time.
+func (w *watch) lag(h *host, d *hostedDevice) float64 {
+	on := slices.IndexFunc(h.stages, func(s hosted) bool { return s.on == d })
+	return float64(w.late[1][on] - w.late[0][on])
 }
 
 // worked is how many batches of a run the passes between two moments come to. The run did so many in all. A pass of which a part
