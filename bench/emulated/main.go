@@ -28,7 +28,8 @@ func main() {
 	forward := flag.Duration("forward", 6*time.Millisecond, "a device's forward of one micro-batch; its backward takes twice that")
 	batches := flag.Int("batches", 5, "batches that are measured of 8 devices and more, of which the median counts; more of fewer devices")
 	only := flag.String("only", "", "measure the rows whose name contains this")
-	report.Main("emulated", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, *forward, *batches, *only) })
+	width := flag.Int("width", 160, "n_embd of the model that devices compute, in the rows named compute")
+	report.Main("emulated", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, *forward, *batches, *only, *width) })
 }
 
 // setting is a pipeline of emulated devices.
@@ -47,7 +48,7 @@ func (s setting) String() string {
 	return name
 }
 
-func run(ctx context.Context, forward time.Duration, batches int, only string) (figures []report.Figure, err error) {
+func run(ctx context.Context, forward time.Duration, batches int, only string, width int) (figures []report.Figure, err error) {
 	b, err := newBench(ctx, batches)
 	if err != nil {
 		return nil, err
@@ -73,6 +74,13 @@ func run(ctx context.Context, forward time.Duration, batches int, only string) (
 		}
 		figures = append(figures, slow...)
 	}
+	if strings.Contains("compute", only) {
+		computed, err := b.compute(ctx, width)
+		if err != nil {
+			return nil, err
+		}
+		figures = append(figures, computed...)
+	}
 	return figures, nil
 }
 
@@ -90,30 +98,37 @@ func newBench(ctx context.Context, batches int) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{batches: batches, dir: dir, spec: *job.Default()}
-	text := filepath.Join(dir, "text")
-	if err := os.WriteFile(text, []byte(strings.Repeat("a line of text that nobody learns\n", 2000)), 0o600); err != nil {
+	b := &bench{batches: batches, dir: dir}
+	if err := os.WriteFile(b.text(), []byte(strings.Repeat("a line of text that nobody learns\n", 2000)), 0o600); err != nil {
 		return nil, errors.Join(err, b.close())
 	}
-	j := &b.spec
+	if b.trials, b.spec, err = b.open(ctx, 32); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return b, nil
+}
+
+func (b *bench) text() string { return filepath.Join(b.dir, "text") }
+
+// open opens a job of a model of such a width.
+func (b *bench) open(ctx context.Context, width int) (*worker.Trials, job.Job, error) {
+	j := *job.Default()
 	j.Name = "emulated"
-	j.Model = job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 34, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 256}}
-	j.Data.Files = []string{text}
+	j.Model = job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 34, "n_head": 2, "n_embd": width, "n_positions": 32, "vocab_size": 256}}
+	j.Data.Files = []string{b.text()}
 	j.Optimizer.LearningRate = 1e-3
 	j.Pipelines, j.Averaging.Alpha = 1, 0.25
 	j.Devices.Kind, j.Devices.CPU = job.KindEmulated, job.CPU{Count: 1, Threads: 1}
 	m, err := model.Build(j.Model.Family, j.Model.Config)
 	if err != nil {
-		return nil, errors.Join(err, b.close())
+		return nil, j, err
 	}
-	s, err := spec.New(&spec.Resolution{Job: *j}, m, nil, false)
-	if err == nil {
-		b.trials, err = worker.OpenTrials(ctx, s, cuda.Config{}, "")
-	}
+	s, err := spec.New(&spec.Resolution{Job: j}, m, nil, false)
 	if err != nil {
-		return nil, errors.Join(err, b.close())
+		return nil, j, err
 	}
-	return b, nil
+	trials, err := worker.OpenTrials(ctx, s, cuda.Config{}, "")
+	return trials, j, err
 }
 
 func (b *bench) close() error {
