@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ const (
 	answerBound = 30 * time.Second
 	formBound   = 5 * time.Minute
 	stopBound   = time.Minute
+	sayEvery    = 5 * time.Second // at most, while nodes join
 )
 
 // testbed is the real nodes and the herd.
@@ -31,6 +33,7 @@ type testbed struct {
 	memory string // of the herd
 	voters []*voter
 	herd   *exec.Cmd
+	places io.Closer // that the herd reads which nodes to be from
 }
 
 // voter is a node with a process of its own.
@@ -59,7 +62,7 @@ func newTestbed() (c *testbed, err error) {
 func address(group, i int) string { return fmt.Sprintf("127.77.%d.%d:7700", group, i+1) }
 
 // form starts all nodes and waits until each is a member that answers.
-func (c *testbed) form(ctx context.Context, o options) error {
+func (c *testbed) form(ctx context.Context, o options, say func(string)) error {
 	first := place{Name: "v1", Dir: filepath.Join(c.dir, "v1"), Address: address(0, 0)}
 	if err := os.Mkdir(first.Dir, 0o750); err != nil {
 		return err
@@ -90,10 +93,7 @@ func (c *testbed) form(ctx context.Context, o options) error {
 			return err
 		}
 	}
-	if err := c.startHerd(ctx, o.nodes); err != nil {
-		return err
-	}
-	return c.until(ctx, formBound, "all nodes answer", func(n api.NodeStatus) bool { return n.State == api.NodeAlive }, o.nodes)
+	return c.startHerd(ctx, o.nodes, say)
 }
 
 // invite makes a directory for a node, and asks for its token.
@@ -110,15 +110,15 @@ func (c *testbed) invite(ctx context.Context, name, dir, address string) (p plac
 	return p, nil
 }
 
-// launch starts this program as something else.
-func launch(log, what, argument string) (*exec.Cmd, error) {
+// launch starts this program as something else, which may read something.
+func launch(log, what, argument string, in io.Reader) (*exec.Cmd, error) {
 	out, err := os.Create(log)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close()                                         //nolint:errcheck // the process has its own descriptor
 	command := exec.Command("/proc/self/exe", what, argument) //nolint:noctx,gosec // this program, which is ended in order
-	command.Args[0], command.Stdout, command.Stderr = os.Args[0], out, out
+	command.Args[0], command.Stdin, command.Stdout, command.Stderr = os.Args[0], in, out, out
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return command, command.Start()
 }
@@ -129,32 +129,11 @@ func (c *testbed) startVoter(ctx context.Context, p place) error {
 		return err
 	}
 	v := &voter{place: p, client: api.NewClient(nodetest.Socket(p.Dir))}
-	if v.command, err = launch(p.Dir+".log", "node", string(text)); err != nil {
+	if v.command, err = launch(p.Dir+".log", "node", string(text), nil); err != nil {
 		return err
 	}
 	c.voters = append(c.voters, v)
 	return rig.Poll(ctx, answerBound, "an answer of "+p.Name, func() bool { _, err := v.client.Version(ctx); return err == nil })
-}
-
-func (c *testbed) startHerd(ctx context.Context, count int) error {
-	var all []place
-	for i := range count {
-		p, err := c.invite(ctx, fmt.Sprintf("n%03d", i+1), c.memory, address(1+i/200, i%200))
-		if err != nil {
-			return err
-		}
-		all = append(all, p)
-	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		return err
-	}
-	file := filepath.Join(c.dir, "herd.json")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		return err
-	}
-	c.herd, err = launch(filepath.Join(c.dir, "herd.log"), "herd", file)
-	return err
 }
 
 // until waits until something holds of so many nodes.
@@ -202,7 +181,7 @@ func (c *testbed) leader(ctx context.Context) (*voter, error) {
 // end ends all processes, and removes what they have left.
 func (c *testbed) end() (err error) {
 	if c.herd != nil {
-		err = stop(c.herd)
+		err = errors.Join(c.places.Close(), stop(c.herd))
 	}
 	for _, v := range c.voters {
 		v.client.Close()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +22,9 @@ func (m mix) all() int { return m.running + m.queued + m.done + m.failed + m.can
 
 // jobsBound is how long jobs may take until they stand as they are to.
 const jobsBound = 10 * time.Minute
+
+// submitBound is how long a job may take to be submitted: nodes that share few cores and a disk may lose the one that leads, and elect another.
+const submitBound = 2 * time.Minute
 
 // submitters is how many jobs are submitted at once.
 const submitters = 2
@@ -44,7 +48,7 @@ devices: {kind: ref, cpu: {count: 1, threads: 1}}
 var long = strings.NewReplacer("steps: 2,", "steps: 2000000,", "stages: 1", "stages: 4\nplacement: spread", "commit_every: 30", "commit_every: 30, replicas: 2", "count: 1", "count: 4").Replace(short)
 
 // fill submits jobs and waits until they stand as they are to: first those that end, then those that run and those that find no room.
-func (c *testbed) fill(ctx context.Context, m mix) error {
+func (c *testbed) fill(ctx context.Context, m mix, say func(string)) error {
 	text := strings.Repeat("abcdefghijklmnopqrstuvwxyz", 2500)
 	if err := os.WriteFile(filepath.Join(c.dir, "data.txt"), []byte(text), 0o600); err != nil {
 		return err
@@ -52,18 +56,21 @@ func (c *testbed) fill(ctx context.Context, m mix) error {
 	if err := c.submit(ctx, m.done, short, "brief"); err != nil {
 		return err
 	}
+	say("jobs are submitted that will be done")
 	if err := c.submit(ctx, m.failed, short, "nan-at-1"); err != nil {
 		return err
 	}
 	if err := c.stand(ctx, map[api.State]int{api.Done: m.done, api.Failed: m.failed}); err != nil {
 		return err
 	}
+	say("jobs have ended")
 	if err := c.submit(ctx, m.running, long, "steady"); err != nil {
 		return err
 	}
 	if err := c.stand(ctx, map[api.State]int{api.Running: m.running}); err != nil {
 		return err
 	}
+	say("jobs run")
 	if err := c.submit(ctx, m.cancelled, long, "unwanted"); err != nil {
 		return err
 	}
@@ -90,11 +97,16 @@ func (c *testbed) submit(ctx context.Context, count int, source, name string) er
 	group.SetLimit(submitters)
 	for range count {
 		group.Go(func() error {
-			_, err := c.voters[0].client.Submit(ctx, api.SubmitRequest{File: name + ".yaml", Source: strings.Replace(source, "NAME", name, 1), Base: c.dir})
-			if err != nil {
-				return fmt.Errorf("submit %s: %w", name, err)
-			}
-			return nil
+			request := api.SubmitRequest{File: name + ".yaml", Source: strings.Replace(source, "NAME", name, 1), Base: c.dir}
+			var last error
+			err := rig.Poll(ctx, submitBound, "submit "+name, func() bool { // another node may begin to lead meanwhile
+				if last != nil {
+					pause(ctx, time.Second)
+				}
+				_, last = c.voters[0].client.Submit(ctx, request)
+				return last == nil
+			})
+			return errors.Join(err, last)
 		})
 	}
 	return group.Wait()

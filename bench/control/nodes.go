@@ -14,13 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	"go.uber.org/zap/zapcore"
-	"golang.org/x/sync/errgroup"
-
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
-	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
 	"github.com/avgpipe/avgpipe/internal/logging"
 	"github.com/avgpipe/avgpipe/internal/node"
@@ -51,33 +48,42 @@ func (p *place) configured(log io.Writer) node.Config {
 	c.NodeID, c.Listen, c.Version, c.Cores = p.Name, p.Address, version, []int{0}
 	c.SpeedCommand = []string{"echo", `{"gflops": 50}`}
 	c.Limits = func() node.Limits { return node.Limits{Agent: agent.Limits{}, Jobs: coordinator.Limits{}} }
+	c.InspectCommand = append([]string{"nice"}, c.InspectCommand...) // jobs are looked at in processes that are to wait where cores are few
 	c.DriftHold = 0
 	c.Log = zap.New(zapcore.NewCore(logging.Encoder(), zapcore.Lock(zapcore.AddSync(log)), zap.InfoLevel))
 	return c
 }
 
-// runNode is a node until SIGTERM. On SIGUSR1 it writes profiles to a directory.
+// runNode is a node until SIGTERM.
 func runNode(arguments []string) error {
 	var p place
 	if err := json.Unmarshal([]byte(arguments[0]), &p); err != nil {
 		return fmt.Errorf("read the node to be: %w", err)
 	}
+	return untilTerminated(filepath.Join(p.Dir, "profiles"), func(ctx context.Context) error { return node.Run(ctx, p.configured(os.Stderr)) })
+}
+
+// untilTerminated runs until SIGTERM. On each SIGUSR1 it writes profiles to files whose names begin so.
+func untilTerminated(profiles string, run func(ctx context.Context) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	var profiles sync.WaitGroup
-	defer profiles.Wait()
+	var profiling sync.WaitGroup
+	defer profiling.Wait()
 	wanted := make(chan os.Signal, 1)
 	signal.Notify(wanted, syscall.SIGUSR1)
-	profiles.Go(func() {
-		select {
-		case <-wanted:
-			if err := writeProfiles(ctx, filepath.Join(p.Dir, "profiles")); err != nil {
-				fmt.Fprintln(os.Stderr, "profile:", err)
+	profiling.Go(func() {
+		for {
+			select {
+			case <-wanted:
+				if err := writeProfiles(ctx, profiles); err != nil {
+					fmt.Fprintln(os.Stderr, "profile:", err)
+				}
+			case <-ctx.Done():
+				return
 			}
-		case <-ctx.Done():
 		}
 	})
-	return node.Run(ctx, p.configured(os.Stderr))
+	return run(ctx)
 }
 
 // writeProfiles writes what this process does for a while, and what it has allocated.
@@ -106,64 +112,4 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	case <-ctx.Done():
 	}
-}
-
-// joins is how many nodes of a herd join at once.
-const joins = 4
-
-// runHerd is many nodes with pretended workers until SIGTERM.
-func runHerd(arguments []string) error {
-	text, err := os.ReadFile(arguments[0])
-	if err != nil {
-		return err
-	}
-	var all []place
-	if err := json.Unmarshal(text, &all); err != nil {
-		return fmt.Errorf("read the nodes to be: %w", err)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	run, ctx := errgroup.WithContext(ctx)
-	join, joining := errgroup.WithContext(ctx)
-	join.SetLimit(joins)
-	for _, p := range all {
-		join.Go(func() error {
-			if err := p.join(joining); err != nil {
-				return err
-			}
-			run.Go(func() error { return p.run(ctx) })
-			return nil
-		})
-	}
-	return errors.Join(join.Wait(), run.Wait())
-}
-
-// join makes the node a member, once somebody leads.
-func (p *place) join(ctx context.Context) error {
-	for {
-		_, err := node.Join(ctx, p.Dir, p.Name, p.Address, version, p.Token, p.Ask)
-		if err == nil {
-			return nil
-		}
-		if pause(ctx, time.Second); ctx.Err() != nil {
-			return fmt.Errorf("join as %s: %w", p.Name, err)
-		}
-	}
-}
-
-// run is the node, whose workers are goroutines.
-func (p *place) run(ctx context.Context) error {
-	log, err := os.Create(p.Dir + ".log")
-	if err != nil {
-		return err
-	}
-	defer log.Close() //nolint:errcheck // only a log
-	workers := agenttest.Pretend(roundTime)
-	defer workers.KillAll()
-	c := p.configured(log)
-	c.Processes = workers
-	if err := node.Run(ctx, c); err != nil {
-		return fmt.Errorf("node %s: %w", p.Name, err)
-	}
-	return nil
 }
