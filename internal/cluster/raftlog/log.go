@@ -53,6 +53,9 @@ type Config struct {
 // applyTimeout bounds how long Apply waits for a place in the leader's queue, in addition to its context.
 const applyTimeout = 10 * time.Second
 
+// cachedEntries is how many of the newest entries are kept in memory: the node that leads sends each to all others, and would read it from its disk for each.
+const cachedEntries = 512
+
 // Heartbeat is how long a follower of a cluster hears nothing of the leader before it stands for election.
 const Heartbeat = time.Second
 
@@ -93,7 +96,7 @@ func (c Config) raftConfig() *raft.Config {
 	r.LocalID = raft.ServerID(c.NodeID)
 	r.HeartbeatTimeout, r.ElectionTimeout = c.HeartbeatTimeout, c.HeartbeatTimeout
 	r.LeaderLeaseTimeout = c.HeartbeatTimeout / 2
-	r.CommitTimeout = min(r.CommitTimeout, c.HeartbeatTimeout/5)
+	r.CommitTimeout = c.HeartbeatTimeout / 5 // until followers are told of what was committed last, unless there is more: with 200 of them that is a message every millisecond
 	r.SnapshotThreshold, r.TrailingLogs = c.SnapshotThreshold, c.SnapshotThreshold
 	r.NoLegacyTelemetry = true
 	r.Logger = raftLogger(c.Logger)
@@ -222,7 +225,11 @@ func (l *Log) newRaft(rc *raft.Config, transport raft.Transport) (r *raft.Raft, 
 			panic(p) // not the store's doing
 		}
 	}()
-	return raft.NewRaft(rc, (*fsm)(l), l.store, l.store, l.snapshots, transport)
+	entries, err := raft.NewLogCache(cachedEntries, l.store)
+	if err != nil {
+		return nil, err
+	}
+	return raft.NewRaft(rc, (*fsm)(l), entries, l.store, l.snapshots, transport)
 }
 
 // checkMember reports a lone node that the log does not know: it would wait for a leader for ever.

@@ -15,7 +15,7 @@ import (
 
 // Bounds of what Raft says to another node.
 const (
-	transportConns   = 3                // that are kept, to each node
+	transportConns   = 1                // that are kept for the next message, to each node, beside the one that entries go over; each takes 256 KiB
 	transportTimeout = 10 * time.Second // of one message; a snapshot gets more, by its length
 )
 
