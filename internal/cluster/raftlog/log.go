@@ -96,7 +96,7 @@ func (c Config) raftConfig() *raft.Config {
 	r.LocalID = raft.ServerID(c.NodeID)
 	r.HeartbeatTimeout, r.ElectionTimeout = c.HeartbeatTimeout, c.HeartbeatTimeout
 	r.LeaderLeaseTimeout = c.HeartbeatTimeout / 2
-	r.CommitTimeout = c.HeartbeatTimeout / 5 // until followers are told of what was committed last, unless there is more: with 200 of them that is a message every millisecond
+	r.CommitTimeout = min(r.CommitTimeout, c.HeartbeatTimeout/5)
 	r.SnapshotThreshold, r.TrailingLogs = c.SnapshotThreshold, c.SnapshotThreshold
 	r.NoLegacyTelemetry = true
 	r.Logger = raftLogger(c.Logger)
