@@ -36,9 +36,10 @@ type child struct {
 	client    control.Client
 	processes Processes
 	inherit   []*os.File // that it is started with
-	started   Started    // zero: another daemon has started it
-	scratch   string     // of a tuning; goes when it has ended well
-	temporary string     // of a tuning of no job; goes when it has ended
+	refused   func(job, from, reason string)
+	started   Started // zero: another daemon has started it
+	scratch   string  // of a tuning; goes when it has ended well
+	temporary string  // of a tuning of no job; goes when it has ended
 
 	ended chan struct{}
 	exit  Exit // once ended is closed
@@ -178,16 +179,21 @@ func (c *child) pollStatus(ctx context.Context, emit func(Event)) {
 	}
 }
 
-// streamEvents emits the worker's events, each once. It follows the stream across breaks until the worker has ended.
+// streamEvents emits the worker's events, each once; whom it refused concerns this node alone. It follows the stream across breaks until the worker has ended.
 func (c *child) streamEvents(ctx context.Context, ended <-chan struct{}, emit func(Event)) {
 	var last uint64
 	for {
 		// A broken stream and a socket that is not there yet look the same and are handled so: try again.
 		_ = c.client.Events(ctx, last, func(e control.Event) {
-			if e.Seq > last {
-				last = e.Seq
+			switch {
+			case e.Seq <= last:
+				return
+			case e.Kind != control.Refused:
 				emit(Event{Worker: &e})
+			case c.refused != nil:
+				c.refused(c.process.Job, e.From, e.Error)
 			}
+			last = e.Seq
 		})
 		select {
 		case <-ended:

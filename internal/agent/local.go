@@ -38,6 +38,8 @@ type Config struct {
 	Look func(ctx context.Context, s *spec.Spec) (Sight, error)
 	// Fetch sees to it that what a job reads from elsewhere comes to this host, and says how far that is, without waiting. Nil: nothing comes.
 	Fetch func(s *spec.Spec) Sight
+	// Refused is told of connections to the ports of workers that they refused: to which job's, from where, and why. Nil: nobody is.
+	Refused func(job, from, reason string)
 	// Links says where workers accept links from other nodes. Zero: the host is alone.
 	Links Links
 	// Peers returns the agent of another node, for Fetch and Probe. Nil: the host is alone.
@@ -204,7 +206,7 @@ func (l *Local) Start(ctx context.Context, a control.Assignment) (Process, error
 	a.Version, a.Node, a.Dir, a.Data = control.Version, l.config.Node, dir, DataDir(l.config.StateDir)
 	a.LogBytes, a.LogFiles, a.OrphanAfter = limits.LogBytes, limits.LogFiles, limits.OrphanAfter
 	a.LogLevel = zapcore.LevelOf(l.config.Log.Core()).String()
-	c := &child{process: Process{Job: a.JobID, Node: a.Node, Generation: a.Generation}, dir: dir, processes: l.config.Processes}
+	c := &child{process: Process{Job: a.JobID, Node: a.Node, Generation: a.Generation}, dir: dir, processes: l.config.Processes, refused: l.config.Refused}
 	err := l.endOthers(a.JobID)
 	if err == nil {
 		err = os.Remove(control.SocketPath(dir)) // of the last one
@@ -312,7 +314,7 @@ func (l *Local) find(p Process) (*child, error) {
 	if p.Node != l.config.Node || p.Generation == 0 || !l.config.Processes.Alive(p.ID) {
 		return nil, fmt.Errorf("%v: %w", p, ErrNoProcess)
 	}
-	c = &child{process: p, dir: l.dir(p.Job), processes: l.config.Processes}
+	c = &child{process: p, dir: l.dir(p.Job), processes: l.config.Processes, refused: l.config.Refused}
 	c.logFrom, c.oom = logSize(c.dir), process.WatchOOM(p.ID.PID)
 	l.watch(c)
 	return c, nil

@@ -36,6 +36,13 @@ func (n *node) info() agent.Info {
 	return i
 }
 
+// linkRefused writes down that a worker here refused a connection to its port of links.
+func (m *member) linkRefused(job, from, reason string) {
+	if m != nil {
+		m.door.link(job, from, reason)
+	}
+}
+
 // memory is what jobs may take of this host's.
 func (n *node) memory() int64 {
 	if n.config.MemoryBytes > 0 {

@@ -46,6 +46,11 @@ func (d *doorbook) question(r *http.Request, node string, status int, err error)
 	d.note(record)
 }
 
+// link writes down that a worker refused a connection to its port of links.
+func (d *doorbook) link(job, from, reason string) {
+	d.note(audit.Record{From: from, Operation: "link", Object: "/v1/jobs/" + job, Error: reason})
+}
+
 // note writes a record, or counts it.
 func (d *doorbook) note(r audit.Record) {
 	host, _, err := net.SplitHostPort(r.From)

@@ -28,10 +28,14 @@ func TestWhoKnocksAgainIsWrittenDownOnceAMinute(t *testing.T) {
 		if len(lines) != 5 || !strings.HasSuffix(lines[1].Error, "another version; 59 times more since the last line") {
 			t.Fatalf("%+v", lines)
 		}
+		d.link("7", "192.0.2.3:9", "of generation 1, this link of 2")
+		if last := lines[len(lines)-1]; last.Operation != "link" || last.Object != "/v1/jobs/7" || last.From != "192.0.2.3:9" || !strings.Contains(last.Error, "generation 1") {
+			t.Fatalf("%+v", last)
+		}
 		for i := range 2 * mostKnocks {
 			d.refused(from("192.0.2.1", 7), fmt.Errorf("reason %d", i))
 		}
-		if len(d.seen) > mostKnocks || len(lines) != 5+2*mostKnocks {
+		if len(d.seen) > mostKnocks || len(lines) != 6+2*mostKnocks {
 			t.Errorf("%d are remembered, %d lines", len(d.seen), len(lines))
 		}
 	})

@@ -91,7 +91,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer n.openFetched()()
 	here, err := agent.Open(agent.Config{
 		Node: id, StateDir: c.StateDir, Worker: c.WorkerCommand, Tuning: c.TuneCommand, Graphics: c.Graphics, Log: c.Log,
-		Limits: func() agent.Limits { return c.Limits().Agent }, Info: n.info, Peers: n.peer, Look: n.inspect.Look, Fetch: n.fetch, Links: m.links(c.UCXDevices), Processes: c.Processes,
+		Limits: func() agent.Limits { return c.Limits().Agent }, Info: n.info, Peers: n.peer, Look: n.inspect.Look, Fetch: n.fetch, Links: m.links(c.UCXDevices), Refused: m.linkRefused, Processes: c.Processes,
 	})
 	if err != nil {
 		return err

@@ -33,8 +33,8 @@ type links struct {
 	progress *progress      // gets to know the links
 }
 
-// newLinks listens for the other nodes' links; nil when every stage lives here, of every pipeline.
-func newLinks(ctx context.Context, a control.Assignment, p *progress, log *zap.Logger) (*links, error) {
+// newLinks listens for the other nodes' links, and tells of those that it refuses; nil when every stage lives here, of every pipeline.
+func newLinks(ctx context.Context, a control.Assignment, p *progress, refused func(from net.Addr, err error)) (*links, error) {
 	own, elsewhere := "", len(a.Groups) > 1
 	for _, place := range a.Stages {
 		if place.Node == a.Node {
@@ -46,7 +46,7 @@ func newLinks(ctx context.Context, a control.Assignment, p *progress, log *zap.L
 	if !elsewhere {
 		return nil, nil //nolint:nilnil // there is nothing to reach
 	}
-	l := &links{stages: a.Stages, groups: a.Groups, shared: a.Spec.Job.Shared(), config: wire.Config{Job: a.JobID, Refused: logRefused(log)}, progress: p}
+	l := &links{stages: a.Stages, groups: a.Groups, shared: a.Spec.Job.Shared(), config: wire.Config{Job: a.JobID, Refused: refused}, progress: p}
 	l.openPaths(a.UCX)
 	if t := a.TLS; t != nil {
 		var err error
@@ -69,11 +69,11 @@ func newLinks(ctx context.Context, a control.Assignment, p *progress, log *zap.L
 	return l, nil
 }
 
-// refusedEvery is how often at most connections that are refused are a line of the job's log.
+// refusedEvery is how often at most connections that are refused are a line of the job's log and an event.
 const refusedEvery = time.Minute
 
-// logRefused writes down connections that are no links of this generation, of the worker of an earlier one or of a stranger.
-func logRefused(log *zap.Logger) func(net.Addr, error) {
+// sayRefused tells of connections that are no links of this generation, of the worker of an earlier one or of a stranger.
+func sayRefused(log *zap.Logger, events *control.EventLog) func(net.Addr, error) {
 	var mu sync.Mutex
 	var last time.Time
 	more := 0
@@ -86,6 +86,7 @@ func logRefused(log *zap.Logger) func(net.Addr, error) {
 		mu.Unlock()
 		if due {
 			log.Warn("a connection to the port of links was refused", zap.Stringer("from", from), zap.Error(err), zap.Int("others_before", since))
+			events.Append(control.Event{Kind: control.Refused, From: from.String(), Error: err.Error()})
 		}
 	}
 }

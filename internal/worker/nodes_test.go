@@ -338,12 +338,12 @@ func TestACertificateOfAnotherClusterIsRefused(t *testing.T) {
 // outcomesUntilOneFails runs the dialling worker alone against the port of the other, until it fails, and returns why.
 func outcomesUntilOneFails(t *testing.T, all []control.Assignment) string {
 	t.Helper()
-	dial, err := newLinks(t.Context(), all[0], newProgress(all[0], nil), zap.NewNop())
+	dial, err := newLinks(t.Context(), all[0], newProgress(all[0], nil), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dial.close() //nolint:errcheck // a test's
-	accept, err := newLinks(t.Context(), all[1], newProgress(all[1], nil), zap.NewNop())
+	accept, err := newLinks(t.Context(), all[1], newProgress(all[1], nil), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,6 +356,35 @@ func outcomesUntilOneFails(t *testing.T, all []control.Assignment) string {
 	cancel()
 	accepting.Wait()
 	return fmt.Sprint(err)
+}
+
+// TestALinkOfAnEarlierGenerationIsRefusedAndReported on both sides: the one that dials says why, and the other has an event.
+func TestALinkOfAnEarlierGenerationIsRefusedAndReported(t *testing.T) {
+	a := setup(t, 2, 1, nil)
+	all := newHosts(t, "a", "b").assign(t, a, []int{0, 1})
+	all[0].Generation, all[1].Generation = 1, 2
+	events := control.NewEventLog(2)
+	dial, err := newLinks(t.Context(), all[0], newProgress(all[0], nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dial.close() //nolint:errcheck // a test's
+	accept, err := newLinks(t.Context(), all[1], newProgress(all[1], nil), sayRefused(zap.NewNop(), events))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accept.close() //nolint:errcheck // a test's
+	l := wire.Link{Purpose: wire.Training, Lower: 0, Upper: 1}
+	_, err = dial.connect(t.Context(), l, false, wire.Spec{Generation: 1, Depth: 1, MaxBytes: 8})
+	if err == nil || !strings.Contains(err.Error(), "generation") {
+		t.Errorf("the earlier one is told %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	said, err := events.After(ctx, 0)
+	if err != nil || said[0].Kind != control.Refused || said[0].From == "" || !strings.Contains(said[0].Error, "generation 1") {
+		t.Errorf("the other one says %+v (%v)", said, err)
+	}
 }
 
 // dup is the descriptor of a file that it closes.

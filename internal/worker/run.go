@@ -140,7 +140,7 @@ func (t *trainer) train(ctx context.Context) (err error) {
 	defer func() { err = cmp.Or(err, h.close()) }() // devices that have failed say so again
 	t.describe(h)
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), pipeline.Processors(len(h.devices))))
-	reach, err := newLinks(ctx, t.assignment, t.progress, t.log)
+	reach, err := newLinks(ctx, t.assignment, t.progress, sayRefused(t.log, t.events))
 	if err != nil {
 		return err
 	}

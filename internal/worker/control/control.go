@@ -162,6 +162,7 @@ const (
 	Finished  EventKind = "finished"  // the final round is reached; the worker waits for its commit, then for /abort
 	FailedNow EventKind = "failed"    // Error says why; the process exits
 	Note      EventKind = "note"      // Text, for the job's log
+	Refused   EventKind = "refused"   // a connection From somewhere that is no link of this generation, and why (Error); for the audit log of the node
 )
 
 // Event is one line of the stream. Seq counts from 1 without gaps.
@@ -174,6 +175,7 @@ type Event struct {
 	Shard      *ShardInfo `json:"shard,omitempty"`
 	Loss       *float64   `json:"loss,omitempty"`
 	Error      string     `json:"error,omitempty"`
+	From       string     `json:"from,omitempty"`
 	Permanent  bool       `json:"permanent,omitempty"` // of FailedNow: trying again would fail the same way (a NaN loss, bad data)
 	// Obstacle, of FailedNow, is what keeps the job from going on for now: a full disk, a missing file. With neither this nor
 	// Permanent, nobody knows whether the next worker would fail.
