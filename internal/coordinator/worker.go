@@ -123,7 +123,7 @@ func (w *worker) takeEvent(e *control.Event) {
 		w.finish()
 	case control.FailedNow:
 		w.failure = e
-	case control.Shard, control.Started, control.Evaluated, control.Note: // of all workers; its status says so; and its own log
+	case control.Shard, control.Started, control.Evaluated, control.Note, control.Refused: // of all workers; its status says so; its own log; its agent
 	}
 }
 

@@ -138,7 +138,7 @@ func train(t *testing.T, a control.Assignment, drive func(*trainer)) outcome {
 					out.shards[e.Shard.Stage] = *e.Shard
 				}
 				ended = len(out.shards) == here
-			case control.Evaluated, control.FailedNow, control.Note:
+			case control.Evaluated, control.FailedNow, control.Note, control.Refused:
 			}
 		}
 	}
