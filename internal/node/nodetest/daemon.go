@@ -56,6 +56,9 @@ var programs = map[string]func(last string) int{
 // Main is the TestMain of a test binary that uses this package. run is what a test binary otherwise does: m.Run, or goleak's
 // form of it.
 func Main(run func() int) {
+	if self, err := os.Executable(); err == nil {
+		os.Args[0] = self // what is started runs in other directories
+	}
 	if len(os.Args) > 1 {
 		if program, ok := programs[os.Args[1]]; ok {
 			os.Exit(program(os.Args[len(os.Args)-1]))
