@@ -107,9 +107,9 @@ func (w *testbed) watch(ctx context.Context, j *trialJob) {
 
 // job asks for a job's status.
 func (w *testbed) job(ctx context.Context, id string) (s api.JobStatus, err error) {
-	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
-	defer cancel()
 	err = w.any(ctx, func(c *api.Client) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, responseTimeout) // one that has just started does not know yet; the next one may
+		defer cancel()
 		s, err = c.Job(ctx, id)
 		return err
 	})

@@ -61,6 +61,8 @@ func Prepare() error {
 type Network struct {
 	bridge string
 	hosts  []*Host
+
+	cuts atomic.Int64 // that there have been
 }
 
 // Host is one of them.
@@ -149,6 +151,7 @@ func (n *Network) Limit(ctx context.Context, name string, bits int64) error {
 
 // Cut drops everything between two groups of hosts, silently, as a switch does that fails. heal takes it away.
 func (n *Network) Cut(ctx context.Context, one, other []string) (heal func() error, err error) {
+	table := fmt.Sprintf("cut%d", n.cuts.Add(1)) // of its own: cuts may overlap in time
 	for _, pair := range [][2][]string{{one, other}, {other, one}} {
 		var far []string
 		for _, name := range pair[1] {
@@ -156,8 +159,8 @@ func (n *Network) Cut(ctx context.Context, one, other []string) (heal func() err
 		}
 		set := strings.Join(far, ", ")
 		for _, name := range pair[0] {
-			rules := fmt.Sprintf("table inet cut {\n chain in { type filter hook input priority 0; ip saddr { %s } drop; }\n"+
-				" chain out { type filter hook output priority 0; ip daddr { %s } drop; }\n}\n", set, set)
+			rules := fmt.Sprintf("table inet %s {\n chain in { type filter hook input priority 0; ip saddr { %s } drop; }\n"+
+				" chain out { type filter hook output priority 0; ip daddr { %s } drop; }\n}\n", table, set, set)
 			if err := n.Host(name).nft(ctx, rules, "-f", "-"); err != nil {
 				return nil, err
 			}
@@ -165,7 +168,7 @@ func (n *Network) Cut(ctx context.Context, one, other []string) (heal func() err
 	}
 	return func() (err error) {
 		for _, name := range slices.Concat(one, other) {
-			err = errors.Join(err, n.Host(name).nft(context.WithoutCancel(ctx), "", "delete", "table", "inet", "cut"))
+			err = errors.Join(err, n.Host(name).nft(context.WithoutCancel(ctx), "", "delete", "table", "inet", table))
 		}
 		return err
 	}, nil
