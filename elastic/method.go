@@ -66,7 +66,7 @@ type Config struct {
 	// Horizon is how many of its own updates a pipeline adds to the center to predict where that will be, with PullPredicted. 0 means
 	// DefaultHorizon(Tau). Other pulls do not use it.
 	Horizon float64
-	// OuterRate and OuterMomentum are those of the step that the center takes by the mean update, with diloco. The default of the rate is 0.7; 0 is no momentum.
+	// OuterRate and OuterMomentum are those of the step that the center takes by the mean update, with diloco. The rate is DefaultOuterRate by default; a momentum of 0 is none.
 	OuterRate, OuterMomentum float64
 	// Warmup is how many of the first rounds nobody's gradient is late in, with pipesgd. Default 0.
 	Warmup uint64
@@ -98,6 +98,9 @@ func DefaultHorizon(tau int) float64 {
 	return 1.5
 }
 
+// DefaultOuterRate is the rate of the center's step with diloco, that of its paper.
+const DefaultOuterRate = 0.7
+
 // rateOfUpdates is the factor of the learning rate where updates are averaged. An adaptive optimizer divides an update by the noise of its
 // pipeline's own batch, so the mean of N updates is smaller than the update of one batch of the total size by up to sqrt(N). The
 // mean of N updates of SGD is that update.
@@ -123,7 +126,7 @@ func (c Config) withDefaults() Config {
 		c.Horizon = DefaultHorizon(c.Tau)
 	}
 	if c.OuterRate == 0 {
-		c.OuterRate = 0.7
+		c.OuterRate = DefaultOuterRate
 	}
 	return c
 }

@@ -314,7 +314,7 @@ func describeSetting(a *job.Averaging, setting string) string {
 		}
 		return fmt.Sprintf("horizon=%.3g", cmp.Or(a.Horizon, elastic.DefaultHorizon(a.Tau)))
 	case "outer_lr":
-		return fmt.Sprintf("outer_lr=%.3g", cmp.Or(a.OuterRate, 0.7))
+		return fmt.Sprintf("outer_lr=%.3g", cmp.Or(a.OuterRate, elastic.DefaultOuterRate))
 	case "outer_momentum":
 		return fmt.Sprintf("outer_momentum=%.3g", a.OuterMomentum)
 	case "warmup":
