@@ -10,7 +10,7 @@ import (
 type vector struct {
 	dev    Device
 	mem    Mem
-	writes uint64
+	writes *uint64 // of the whole vector that this is a slice of
 	// The last operation of each kind, kept so that running one allocates nothing.
 	zero  Zero
 	copy  Copy
@@ -26,7 +26,7 @@ func NewVector(dev Device, mem Mem) flat.Vector {
 	if mem.typ != F32 || mem.Absent() {
 		panic(fmt.Sprintf("device: NewVector: mem has %d %v, expected f32", mem.n, mem.typ))
 	}
-	return &vector{dev: dev, mem: mem}
+	return &vector{dev: dev, mem: mem, writes: new(uint64)}
 }
 
 // VectorMem returns the memory of a vector that NewVector made on dev; false for any other.
@@ -38,13 +38,13 @@ func VectorMem(dev Device, v flat.Vector) (Mem, bool) {
 	return own.mem, true
 }
 
-// Writes is how often the elements of a vector that NewVector made have been written through it.
+// Writes is how often the elements of a vector that NewVector made have been written through it, or through a slice of it.
 func Writes(v flat.Vector) uint64 {
 	own, ok := v.(*vector)
 	if !ok {
 		panic(fmt.Sprintf("device: Writes: a %T was given, expected a vector that NewVector made", v))
 	}
-	return own.writes
+	return *own.writes
 }
 
 // operand returns the memory of x, a vector of v's device and length.
@@ -61,11 +61,16 @@ func (v *vector) operand(op string, x flat.Vector) Mem {
 
 // written is the memory, for an operation that writes to it.
 func (v *vector) written() Mem {
-	v.writes++
+	*v.writes++
 	return v.mem
 }
 
 func (v *vector) Len() int { return v.mem.n }
+
+func (v *vector) Slice(from, to int) flat.Vector {
+	flat.CheckRange("Slice", v.mem.n, from, to-from)
+	return &vector{dev: v.dev, mem: v.mem.Slice(from, to-from), writes: v.writes}
+}
 
 // do keeps an operation and runs it.
 func do[T any, P interface {

@@ -15,6 +15,8 @@ package flat
 type Vector interface {
 	// Len is the number of elements.
 	Len() int
+	// Slice is the elements [from, to) as a vector of their own: what is written to one is read from the other.
+	Slice(from, to int) Vector
 	// Zero sets every element to 0.
 	Zero()
 	// Copy sets v = x.

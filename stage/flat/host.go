@@ -25,6 +25,12 @@ func (v Host) operand(op string, x Vector) Host {
 // Len implements Vector.
 func (v Host) Len() int { return len(v) }
 
+// Slice implements Vector.
+func (v Host) Slice(from, to int) Vector {
+	CheckRange("Slice", len(v), from, to-from)
+	return v[from:to:to]
+}
+
 // Zero implements Vector.
 func (v Host) Zero() { clear(v) }
 

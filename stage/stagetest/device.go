@@ -60,6 +60,15 @@ func Device(t *testing.T, open func() device.Device, only ...string) {
 			}
 			return device.NewVector(dev, mem)
 		})
+		mem, err := dev.Alloc(device.F32, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := device.NewVector(dev, mem)
+		v.Slice(4, 8).Scale(2)
+		if got := device.Writes(v); got != 1 {
+			t.Errorf("a vector one of whose slices was written once counts %d writes", got)
+		}
 	})
 }
 

@@ -30,6 +30,7 @@ func Run(t *testing.T, newVector func(n int) flat.Vector) {
 	t.Run("operand may be the receiver", func(t *testing.T) { aliased(t, newVector) })
 	t.Run("elements do not depend on their place", func(t *testing.T) { places(t, newVector) })
 	t.Run("read and write at offsets", func(t *testing.T) { offsets(t, newVector) })
+	t.Run("a slice is a view", func(t *testing.T) { slices(t, newVector) })
 	t.Run("broken invariants panic", func(t *testing.T) { invariants(t, newVector) })
 	t.Run("nothing allocates", func(t *testing.T) { allocations(t, newVector) })
 }
@@ -161,6 +162,21 @@ func offsets(t *testing.T, newVector func(n int) flat.Vector) {
 	same(t, 10, "after a change of what was read", v, []float32{0, 0, 0, 0, 1, 2, 3, 0, 0, 0})
 }
 
+func slices(t *testing.T, newVector func(n int) flat.Vector) {
+	whole := newVector(100)
+	part := whole.Slice(16, 80).Slice(16, 48)
+	other := newVector(64)
+	other.Write([]float32{1, 2, 3}, 16)
+	part.Axpy(2, other.Slice(16, 48))
+	part.Write([]float32{7}, 31)
+	want := make([]float32, 100)
+	copy(want[32:], []float32{2, 4, 6})
+	want[63] = 7
+	same(t, 100, "a vector whose slice was written", whole, want)
+	whole.Write([]float32{9}, 33)
+	same(t, 32, "a slice of a vector that was written", part, append([]float32{2, 9, 6}, want[35:64]...))
+}
+
 // foreign is a kind of vector that no implementation can know.
 type foreign struct{ flat.Host }
 
@@ -177,6 +193,10 @@ func invariants(t *testing.T, newVector func(n int) flat.Vector) {
 		"Read beyond the end":          func() { v.Read(make([]float32, 2), 2) },
 		"Write beyond the end":         func() { v.Write(make([]float32, 4), 0) },
 		"Write after the end":          func() { v.Write(nil, 4) },
+		"Slice before the start":       func() { v.Slice(-1, 1) },
+		"Slice beyond the end":         func() { v.Slice(2, 4) },
+		"Slice that ends first":        func() { v.Slice(2, 1) },
+		"Copy of a shorter slice":      func() { v.Copy(longer.Slice(0, 2)) },
 	}
 	for name, call := range calls {
 		if !panics(call) {
