@@ -43,8 +43,15 @@ func fillDisk(_ context.Context, w *host) (func() error, error) {
 }
 
 // overmountReadOnly mounts the state directory over itself, read-only: what is open stays writable, as after an error of a disk that
-// not every file has met.
+// not every file has met. Mounts are shared, so a second one of these would be a mount over each that is there, and the undoing would take the disk away.
 func overmountReadOnly(_ context.Context, w *host) (func() error, error) {
+	var on unix.Statfs_t
+	if err := unix.Statfs(w.base, &on); err != nil {
+		return nil, fmt.Errorf("ask what is mounted at %s: %w", w.base, err)
+	}
+	if on.Flags&unix.ST_RDONLY != 0 {
+		return nil, nil // it is read-only
+	}
 	if err := unix.Mount(w.base, w.base, "", unix.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("mount %s over itself: %w", w.base, err)
 	}
