@@ -220,16 +220,15 @@ func respell(ctx context.Context, w *host) error {
 	return nil
 }
 
-// reload reloads a bad configuration, and then the good one.
+// reload reloads a bad configuration, and then the good one. A daemon that is just starting would refuse the bad one, and systemd would leave it at that.
 func reload(ctx context.Context, w *host) error {
+	if err := w.answers(ctx); err != nil {
+		return err
+	}
 	if err := os.WriteFile(w.config(), []byte("sockt: /x\n"), 0o600); err != nil {
 		return err
 	}
-	if w.daemon.PID() != 0 && w.answers(ctx) == nil {
-		if err := w.daemon.Signal(syscall.SIGHUP); err != nil {
-			return err
-		}
-		rig.Pause(ctx, 100*time.Millisecond)
-	}
-	return errors.Join(w.configure("debug"), w.daemon.Signal(syscall.SIGHUP))
+	err := w.daemon.Signal(syscall.SIGHUP)
+	rig.Pause(ctx, 100*time.Millisecond)
+	return errors.Join(err, w.configure("debug"), w.daemon.Signal(syscall.SIGHUP))
 }
