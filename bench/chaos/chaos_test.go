@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -37,5 +40,37 @@ func TestSeedsMeetEveryFault(t *testing.T) {
 				t.Errorf("%s: 300 trials meet %s %d times, the first %d of them the family %s %d times", name, f.name, met[f.name], short[name], f.family, families[f.family])
 			}
 		}
+	}
+}
+
+// What waits for an answer of a daemon is not applied while something keeps daemons from answering, which is ended only after that. What does not keep
+// them from it stays.
+func TestWhatAsksMeetsNothingMute(t *testing.T) {
+	var did []string
+	lasting := func(name string, mute bool) event {
+		return event{next: true, fault: &fault{name: name, mute: mute, apply: func(context.Context, *host) (func() error, error) {
+			did = append(did, name)
+			return func() error {
+				did = append(did, "end of "+name)
+				return nil
+			}, nil
+		}}}
+	}
+	passing := func(name string, asks bool) event {
+		return event{next: true, fault: &fault{name: name, asks: asks, apply: once(func(context.Context, *host) error {
+			did = append(did, name)
+			return nil
+		})}}
+	}
+	w := &testbed{random: rand.New(rand.NewPCG(1, 1))}
+	w.hosts = []*host{{testbed: w}}
+	for _, e := range []event{lasting("loud", false), passing("asks", true), lasting("mute", true), passing("other", false), passing("asks", true)} {
+		if err := w.apply(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"loud", "asks", "mute", "other", "end of mute", "end of loud", "asks"}
+	if !slices.Equal(did, want) {
+		t.Errorf("it did %q, want %q", did, want)
 	}
 }

@@ -17,6 +17,10 @@ type fault struct {
 	proxied bool
 	// alone: it expects something of a daemon that nothing else disturbs.
 	alone bool
+	// mute: a daemon may not start, or not answer, while it is in force.
+	mute bool
+	// asks: it waits for an answer of the daemon, so no mute one is in force then.
+	asks bool
 	// stays: it is in force until the jobs are done, which need all hosts. It is the last one of a trial.
 	stays bool
 	// lasts is the longest time that it is in force; the trial draws one up to it. 0: it passes at once.
@@ -43,17 +47,17 @@ var faults = []fault{
 
 	{name: "freeze-worker", family: "freeze", does: "SIGSTOP a worker, up to three response timeouts", lasts: 3 * responseTimeout, apply: onWorker(freeze)},
 	{name: "freeze-daemon", family: "freeze", does: "SIGSTOP the daemon, up to three response timeouts", alone: true, lasts: 3 * responseTimeout, apply: once(freezeDaemon)},
-	{name: "freeze-all", family: "freeze", does: "SIGSTOP the daemon and all workers", lasts: 3 * responseTimeout, apply: freezeAll},
+	{name: "freeze-all", family: "freeze", does: "SIGSTOP the daemon and all workers", mute: true, lasts: 3 * responseTimeout, apply: freezeAll},
 
-	{name: "disk-full", family: "disk", does: "the state directory's disk is full", mounts: true, lasts: 3 * time.Second, apply: fillDisk},
-	{name: "disk-full-start", family: "disk", does: "the disk is full while the daemon starts", mounts: true, lasts: 2 * time.Second, apply: halted(fillDisk)},
-	{name: "read-only", family: "disk", does: "the state directory becomes read-only for what is opened anew", mounts: true, lasts: 3 * time.Second, apply: overmountReadOnly},
-	{name: "read-only-start", family: "disk", does: "the file system is read-only while the daemon starts", mounts: true, lasts: 2 * time.Second, apply: halted(remountReadOnly)},
+	{name: "disk-full", family: "disk", does: "the state directory's disk is full", mounts: true, mute: true, lasts: 3 * time.Second, apply: fillDisk},
+	{name: "disk-full-start", family: "disk", does: "the disk is full while the daemon starts", mounts: true, mute: true, lasts: 2 * time.Second, apply: halted(fillDisk)},
+	{name: "read-only", family: "disk", does: "the state directory becomes read-only for what is opened anew", mounts: true, mute: true, lasts: 3 * time.Second, apply: overmountReadOnly},
+	{name: "read-only-start", family: "disk", does: "the file system is read-only while the daemon starts", mounts: true, mute: true, lasts: 2 * time.Second, apply: halted(remountReadOnly)},
 	{name: "slow-disk", family: "disk", does: "each sync of a file takes up to 0.3 s", slows: true, lasts: 5 * time.Second, apply: slowDisk},
-	{name: "stuck-disk", family: "disk", does: "no sync of a file returns", slows: true, lasts: 4 * time.Second, apply: stuckDisk},
+	{name: "stuck-disk", family: "disk", does: "no sync of a file returns", slows: true, mute: true, lasts: 4 * time.Second, apply: stuckDisk},
 
 	{name: "late-jobs", family: "missing", does: "jobs/ is not mounted at one start", mounts: true, lasts: 2 * time.Second, apply: halted(late("jobs"))},
-	{name: "late-raft", family: "missing", does: "raft/ is not mounted at one start", mounts: true, lasts: 2 * time.Second, apply: halted(lateRaft)},
+	{name: "late-raft", family: "missing", does: "raft/ is not mounted at one start", mounts: true, mute: true, lasts: 2 * time.Second, apply: halted(lateRaft)},
 	{name: "late-data", family: "missing", does: "the data are not mounted when a worker starts", mounts: true, lasts: 2 * time.Second, apply: lateData},
 	{name: "data-away", family: "missing", does: "a data file is away when a worker starts", lasts: 2 * time.Second, apply: dataAway},
 	{name: "shards-away", family: "missing", does: "a job's shards are away at one start", lasts: 2 * time.Second, apply: halted(away("shards"))},
@@ -71,11 +75,11 @@ var faults = []fault{
 
 	{name: "worker-memory", family: "limit", does: "a worker gets no more memory (RLIMIT_AS)", apply: onWorker(limitMemory)},
 	{name: "worker-files", family: "limit", does: "a worker gets no more file descriptors", lasts: 2 * time.Second, apply: onWorker(limitFiles)},
-	{name: "daemon-files", family: "limit", does: "the daemon gets no more file descriptors", lasts: 2 * time.Second, apply: limitDaemonFiles},
+	{name: "daemon-files", family: "limit", does: "the daemon gets no more file descriptors", mute: true, lasts: 2 * time.Second, apply: limitDaemonFiles},
 
 	{name: "second-daemon", family: "start", does: "a second daemon is started on the same directory", alone: true, apply: once(secondDaemon)},
-	{name: "symlink", family: "start", does: "the daemon starts again with another spelling of its directory", apply: once(respell)},
-	{name: "reload", family: "start", does: "SIGHUP, with a good and with a bad configuration", apply: once(reload)},
+	{name: "symlink", family: "start", does: "the daemon starts again with another spelling of its directory", asks: true, apply: once(respell)},
+	{name: "reload", family: "start", does: "SIGHUP, with a good and with a bad configuration", asks: true, apply: once(reload)},
 }
 
 // once is a fault that passes at once.

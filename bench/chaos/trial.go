@@ -193,7 +193,7 @@ func (w *testbed) applyFaults(ctx context.Context, p *plan) error {
 
 // apply applies a fault. It stays in force when the next one is to meet it.
 func (w *testbed) apply(ctx context.Context, e event) error {
-	if e.fault.alone {
+	if e.fault.alone || e.fault.asks && slices.ContainsFunc(w.inForce, func(f force) bool { return f.mute }) {
 		if err := w.endAll(ctx); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (w *testbed) apply(ctx context.Context, e event) error {
 		err = nil
 	}
 	if undo != nil {
-		w.inForce = append(w.inForce, force{e.fault.name, time.Now().Add(e.lasts), undo, e.fault.stays})
+		w.inForce = append(w.inForce, force{e.fault, time.Now().Add(e.lasts), undo})
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.fault.name, err)
@@ -226,10 +226,9 @@ func forbidden(err error) bool {
 
 // force is a fault in force.
 type force struct {
-	name  string
-	till  time.Time
-	undo  func() error
-	stays bool // until the jobs are done
+	*fault
+	till time.Time
+	undo func() error
 }
 
 // endAll waits until every fault in force has lasted long enough, and undoes it, the last one first.
