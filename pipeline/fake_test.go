@@ -229,6 +229,12 @@ func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {
 	return nil
 }
 
+func (f *fake) Predict(stage.Hyper, flat.Vector, int, int) error {
+	return fmt.Errorf("stage %d predicts nothing", f.index)
+}
+
+func (f *fake) Predicted() flat.Vector { return nil }
+
 func (f *fake) ZeroGradients() { f.grads.Zero(); f.loss = 0 }
 
 func (f *fake) Evaluate(parameters flat.Vector, input, labels, output []byte) (stage.Score, error) {

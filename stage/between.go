@@ -15,6 +15,7 @@ type between struct {
 	// step is the optimizer's. Running statistics, which it moves too, leave a delta before and come back to it after it.
 	step, leave, back *program.Program
 	iterate           *program.Program // makes asgd's iterates
+	follow, predict   *program.Program // see prediction
 	copies            *program.Program // makes the BF16 copies of parameters
 	keep              *program.Program // keeps a version of the weights that are not copied
 	clear, count      *program.Program // of a micro-batch's own running statistics
@@ -22,7 +23,7 @@ type between struct {
 
 // programs are all of them.
 func (b *between) programs() []*program.Program {
-	return []*program.Program{b.batch, b.fresh, b.ties, b.norm, b.step, b.leave, b.back, b.iterate, b.copies, b.keep, b.clear, b.count}
+	return []*program.Program{b.batch, b.fresh, b.ties, b.norm, b.step, b.leave, b.back, b.iterate, b.follow, b.predict, b.copies, b.keep, b.clear, b.count}
 }
 
 // role is what a tensor is to these programs. Tensor i of n is bound in a role as role*n + i, and behind these the sum of squares.
@@ -38,6 +39,8 @@ const (
 	older     // an older version of weight
 	source    // what copies are made of
 	statistic // of one micro-batch
+	predicted // a prediction: see there
+	expected  // the gradient that it is made with
 	roles
 )
 
@@ -103,6 +106,8 @@ func (c *Computed) writeBetween() {
 	axpy := func(y role, a float32, x role) func(d *draft, i int) {
 		return func(d *draft, i int) { d.Do(&device.Axpy{Y: d.of(y, i), A: a, X: d.of(x, i)}) }
 	}
+	c.between.memory.Arena = c.memory.Arena // no pass uses it now
+	c.predicted.from, c.predicted.to = 0, c.shape.Parameters
 	c.between = between{
 		memory: c.between.memory,
 		batch:  c.write(func(t *tensor) bool { return !t.param.Fresh }, zero),
@@ -121,8 +126,10 @@ func (c *Computed) writeBetween() {
 		keep: c.write(func(t *tensor) bool { return !c.copied(t) }, func(d *draft, i int) {
 			d.Do(&device.Copy{Y: d.of(older, i), X: d.of(weight, i)})
 		}),
-		clear: c.write(running, func(d *draft, i int) { d.Do(&device.Zero{X: d.of(statistic, i)}) }),
-		count: c.write(running, axpy(gradient, 1, statistic)),
+		follow:  c.writePrediction(0, 0),
+		predict: c.writePrediction(c.predicted.from, c.predicted.to),
+		clear:   c.write(running, func(d *draft, i int) { d.Do(&device.Zero{X: d.of(statistic, i)}) }),
+		count:   c.write(running, axpy(gradient, 1, statistic)),
 	}
 }
 
@@ -146,36 +153,47 @@ func (d *draft) sumTie(i int) {
 
 // step writes the optimizer's step of a tensor, or moves a running statistic toward the batch's: p = p + Running (g - p).
 func (d *draft) step(i int) {
-	t, o := &d.tensors[i], d.config.Optimizer
-	p, g := d.of(parameter, i), d.of(gradient, i)
+	t := &d.tensors[i]
+	x := operands{p: d.of(parameter, i), g: d.of(gradient, i), delta: d.of(delta, i)}
 	if t.param.Running > 0 {
-		d.Do(&device.Lerp{Y: p, A: t.param.Running, X: g})
+		d.Do(&device.Lerp{Y: x.p, A: t.param.Running, X: x.g})
 		return
 	}
+	for k := range d.config.Optimizer.StateVectors() {
+		x.state[k] = d.of(firstState+role(k), i)
+	}
+	if d.copied(t) && d.reads == parameter {
+		x.copied = d.of(weight, i)
+	}
+	if counted(t) {
+		x.sum = d.sum()
+	}
+	d.Do(d.config.Optimizer.operation(t, &x))
+}
+
+// operands are those of a step of the optimizer on a tensor, or on a run of its elements.
+type operands struct {
+	p, g, delta, copied, sum device.Mem
+	state                    [2]device.Mem
+}
+
+// operation is a step.
+func (o Optimizer) operation(t *tensor, x *operands) device.Op {
 	decay := float32(0)
 	if t.param.Decay {
 		decay = float32(o.WeightDecay)
 	}
-	var copied, sum device.Mem
-	if d.copied(t) && !d.iterates() {
-		copied = d.of(weight, i)
-	}
-	if counted(t) {
-		sum = d.sum()
-	}
 	switch o.Name {
 	case "asgd":
-		d.Do(&device.ASGDStep{P: p, G: g, S: d.of(firstState, i), Delta: d.of(delta, i), Sum: sum, ASGD: device.ASGD{WeightDecay: decay}})
+		return &device.ASGDStep{P: x.p, G: x.g, S: x.state[0], Delta: x.delta, Sum: x.sum, ASGD: device.ASGD{WeightDecay: decay}}
 	case "sgd":
-		d.Do(&device.SGDStep{P: p, G: g, M: d.of(firstState, i), Delta: d.of(delta, i), Copy16: copied, Sum: sum, SGD: device.SGD{
+		return &device.SGDStep{P: x.p, G: x.g, M: x.state[0], Delta: x.delta, Copy16: x.copied, Sum: x.sum, SGD: device.SGD{
 			Momentum: float32(o.Momentum), Nesterov: o.Nesterov, WeightDecay: decay,
-		}})
-	default:
-		d.Do(&device.AdamStep{
-			P: p, G: g, M: d.of(firstState, i), V: d.of(secondState, i), Delta: d.of(delta, i), Copy16: copied, Sum: sum,
-			Adam: device.Adam{
-				Beta1: float32(o.Betas[0]), Beta2: float32(o.Betas[1]), Epsilon: float32(o.Epsilon), WeightDecay: decay, Decoupled: o.Name == "adamw",
-			},
-		})
+		}}
+	}
+	return &device.AdamStep{
+		P: x.p, G: x.g, M: x.state[0], V: x.state[1], Delta: x.delta, Copy16: x.copied, Sum: x.sum, Adam: device.Adam{
+			Beta1: float32(o.Betas[0]), Beta2: float32(o.Betas[1]), Epsilon: float32(o.Epsilon), WeightDecay: decay, Decoupled: o.Name == "adamw",
+		},
 	}
 }

@@ -62,11 +62,14 @@ func (c Config) store(tensors []tensor, alloc func(t device.Type, n int) (device
 
 // refresh makes the copies those of what a batch computes with.
 func (c *Computed) refresh() {
-	if c.iterates() {
-		c.copy(c.state[1], c.role(secondState))
-	} else {
-		c.copy(c.parameters, c.role(parameter))
+	of := c.parameters
+	switch {
+	case c.iterates():
+		of = c.state[1]
+	case c.config.Predicts:
+		of = c.predicted.weights
 	}
+	c.copy(of, c.role(c.reads))
 }
 
 // copy makes the copies those of the tensors of a vector, unless they are.

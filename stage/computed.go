@@ -29,9 +29,11 @@ type Computed struct {
 	state                 []flat.Vector
 	frozen                *Frozen
 	copies                copies
-	newest                int          // the Hyper.Version of the newest weights
-	versions              []version    // older ones
-	begun                 bool         // a forward of the batch has run, so the weights do not change before the next batch
+	newest                int       // the Hyper.Version of the newest weights
+	versions              []version // older ones
+	begun                 bool      // a forward has run since the batch began or the last step, so the weights do not change before the next batch
+	reads                 role      // what a batch computes with: the parameters, or what is made of them
+	predicted             prediction
 	evaluated             []device.Mem // of each tensor, what the passes of Evaluate read
 	ties                  []Tie
 	pairs                 [][2]int // tensors of this stage that are tied to each other: original, copy
@@ -132,11 +134,18 @@ func (c *Computed) allocateVectors() (err error) {
 		}
 		c.state = append(c.state, v)
 	}
-	read := parameter
-	if c.iterates() {
-		read = secondState
+	if c.config.Predicts {
+		if c.predicted.weights, err = c.newVector(predicted, &c.price.Parameters, "predicted weights"); err != nil {
+			return err
+		}
 	}
-	copy(c.role(weight), c.role(read))
+	switch {
+	case c.iterates():
+		c.reads = secondState
+	case c.config.Predicts:
+		c.reads = predicted
+	}
+	copy(c.role(weight), c.role(c.reads))
 	return nil
 }
 

@@ -162,13 +162,16 @@ func single(t *testing.T, change func(*stage.Config)) *stage.Computed {
 }
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	stagetest.EachDevice(t, steadyState)
+	for _, predicts := range []bool{false, true} {
+		stagetest.EachDevice(t, func(t *testing.T, dev device.Device) { steadyState(t, dev, predicts) })
+	}
 }
 
-func steadyState(t *testing.T, dev device.Device) {
+func steadyState(t *testing.T, dev device.Device, predicts bool) {
 	m := tiny(t, true)
 	s := single(t, func(c *stage.Config) {
 		c.Device, c.Range, c.Index, c.Count, c.WeightSlots = dev, stage.Range{From: 2, To: len(m.Layers)}, 1, 2, 1
+		c.Predicts = predicts
 	})
 	shape := s.Shape()
 	input, dinput := stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.InputBytes)
@@ -177,7 +180,7 @@ func steadyState(t *testing.T, dev device.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	step := uint64(0)
+	step, second := uint64(0), s.Tensors()[1].Offset
 	parts := [][]stage.Part{{stage.Whole}, {stage.Input, stage.Weight}}
 	got := envtest.Allocations(10, func() {
 		s.ZeroGradients()
@@ -192,6 +195,9 @@ func steadyState(t *testing.T, dev device.Device) {
 		_, e2 := s.Loss()
 		_, e3 := s.Evaluate(delta, input, labels, logits)
 		err = errors.Join(err, e1, e2, e3, s.Step(stage.Hyper{Step: step, LearningRate: 1e-3, GradScale: 1}, delta))
+		if predicts {
+			err = errors.Join(err, s.Predict(stage.Hyper{Step: step + 1, LearningRate: 1e-3, GradScale: 1}, s.Gradients(), second, delta.Len()))
+		}
 		step++
 	})
 	if err != nil {

@@ -42,6 +42,9 @@ type Config struct {
 	// Versions is how many versions of the weights passes may read at once, the newest included: the plan's peak for this
 	// stage. 0 means 1, for plans that step at the end of a batch. Each beyond the first takes the memory of the weights.
 	Versions int
+	// Predicts gives the stage a second vector, of the weights that its passes read, which Predict makes ahead of the parameters. Not with asgd,
+	// whose passes read iterates, nor with several Versions.
+	Predicts bool
 	// Recompute says what is computed again in the backward instead of being kept; empty: nothing.
 	Recompute Recompute
 	Optimizer Optimizer
@@ -73,7 +76,7 @@ func (c Config) withDefaults() Config {
 		c.Versions = 1
 	}
 	if c.ForwardOnly {
-		c.Slots, c.WeightSlots = 0, 0
+		c.Slots, c.WeightSlots, c.Predicts = 0, 0, false
 	}
 	if c.ForwardOnly || c.Device != nil && c.Device.Host() {
 		c.HandedInputs, c.HandedOutputs, c.LandedInputs, c.LandedGradients = 0, 0, 0, 0
@@ -117,7 +120,7 @@ func (c Config) Validate() error {
 	case c.Boundary != device.F32 && c.Boundary != device.BF16:
 		return fmt.Errorf("%s: activations cannot cross boundaries in %v; f32 and bf16 are possible", c.what(), c.Boundary)
 	}
-	for _, check := range []func() error{c.checkTypes, c.Recompute.validate, c.Optimizer.Validate} {
+	for _, check := range []func() error{c.checkTypes, c.Recompute.validate, c.Optimizer.Validate, c.checkPrediction} {
 		if err := check(); err != nil {
 			return fmt.Errorf("%s: %w", c.what(), err)
 		}

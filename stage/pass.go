@@ -33,7 +33,7 @@ func (c *Computed) Forward(m Micro, input Boundary, labels []byte, output Bounda
 	}
 	c.begin(device.ForwardWork)
 	s.weights, s.input = weights, c.enter(s.input, input, c.passes.in)
-	c.makeIterates()
+	c.makeWeights()
 	c.refresh()
 	c.ownStatistics(s, c.between.clear)
 	if c.last {

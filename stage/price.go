@@ -5,12 +5,12 @@ import "github.com/avgpipe/avgpipe/stage/device"
 // Bytes is the device memory that New takes for one stage of one pipeline, by what it is for.
 type Bytes struct {
 	Vector      int64 // one flat vector of the stage, as NewVector makes them
-	Parameters  int64 // the parameters, with the copies that products read and older versions
+	Parameters  int64 // the parameters, with the copies that products read, older versions and predicted ones
 	Gradients   int64
 	State       int64 // of the optimizer
 	Frozen      int64 // the parameters that are not trained, which the stages of all pipelines on a device share
 	FrozenFlat  int64 // what they take in host memory while they are read: a flat vector
-	Activations int64 // slots, weight slots and the work space of passes
+	Activations int64 // slots, weight slots and the work space of passes and predictions
 	Boundaries  int64 // losses, and copies of the boundaries where the device does not see the host's memory
 	// Padding is what these take in addition in the host's memory, where allocations end on whole pages (device.HostPages).
 	// It is not part of Total, which is what the stage allocates on the device.

@@ -116,7 +116,7 @@ type Event = device.Event
 // All methods but Shape are called on the stage's device executor, one at a time. Boundary buffers are the caller's to reuse, and hold the
 // tensors of Shape in native byte order.
 //
-// On a device with a queue, Forward, Backward and Step return before they have ended. What they write is there, and what they read may
+// On a device with a queue, Forward, Backward, Step and Predict return before they have ended. What they write is there, and what they read may
 // change, when the event that Ready then returns has passed; what is called next need not wait. A forward's input and labels must stay
 // unchanged until its backward has ended so (Weight, when split). The other methods return when they have ended. Up to `slots`
 // micro-batches may be in flight at once (Config); one more is an error, not a wait.
@@ -129,7 +129,7 @@ type Stage interface {
 	Backward(m Micro, part Part, doutput, dinput Boundary) error
 	// Buffers are those that outputs and gradients of inputs are to be written to; none where they go through host memory.
 	Buffers() Buffers
-	// Ready is after the last Forward, Backward or Step; nil: it has ended.
+	// Ready is after the last Forward, Backward, Step or Predict; nil: it has ended.
 	Ready() Event
 	// Loss is the mean loss, in nats per target, of the micro-batches whose backward has run since the last
 	// ZeroGradients; 0 but on the last stage. A loss that is not finite is an error of type *NonFiniteError.
@@ -142,6 +142,12 @@ type Stage interface {
 	// ZeroGradients before the next backward. Where SquaredNorm has not been called in the batch, Step looks at the gradients itself, as it
 	// reads them; an error of type *NonFiniteError then comes after the step.
 	Step(h Hyper, delta flat.Vector) error
+	// Predict, after a step and before the next forward, has passes read weights of which elements [from, to) are what a Step with h, which is that
+	// of the step to come, would now make of the parameters, if gradient were the batch's, with ties added; the others are the parameters. Nothing
+	// else changes. A tensor lies in the range or outside of it; running statistics are not predicted, and a tied copy is predicted if and as its
+	// original is, where that lies on this stage; where it does not, the caller predicts both or neither. The gradient, which may be nil for an
+	// empty range, is not looked at: losses and gradients of weights that are not finite show it. It is an error without Config.Predicts.
+	Predict(h Hyper, gradient flat.Vector, from, to int) error
 	// ZeroGradients begins a batch. Gradients are undefined from then until the first weight half of a backward, or until
 	// SquaredNorm or Step if there is none.
 	ZeroGradients()
@@ -151,6 +157,9 @@ type Stage interface {
 	Evaluate(parameters flat.Vector, input, labels, output []byte) (Score, error)
 
 	Parameters() flat.Vector
+	// Predicted is what passes read with Config.Predicts, else nil. From a step until Predict, or until somebody writes here, that is the parameters, as
+	// they are when the batch's first forward begins.
+	Predicted() flat.Vector
 	Gradients() flat.Vector
 	State() []flat.Vector // the optimizer's, Shape().StateVectors of them
 	Ties() []Tie

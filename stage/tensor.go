@@ -106,6 +106,7 @@ type Lookup func(name string) (shape []int, values []float32, ok bool, err error
 // and then has the value that it starts with, unless the stage is for use only.
 func (c *Computed) Load(lookup Lookup) error {
 	c.copies.of = nil
+	c.predicted.end()
 	err := c.upload(lookup)
 	if err == nil && c.config.Frozen == nil {
 		err = c.frozen.load(c.config, lookup)

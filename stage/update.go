@@ -98,10 +98,12 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 	if delta != nil {
 		c.run(c.between.back, device.Args{})
 	}
-	c.newest, c.copies.of, c.copies.writes = h.Version, c.parameters, device.Writes(c.parameters)
-	if c.iterates() {
+	c.newest, c.begun = h.Version, false
+	c.copies.of, c.copies.writes = c.parameters, device.Writes(c.parameters)
+	if c.reads != parameter {
 		c.copies.of = nil
 	}
+	c.predicted.end()
 	if !measured {
 		_, err := c.squares()
 		return err
@@ -124,9 +126,9 @@ func (c *Computed) bindDelta(v flat.Vector) (err error) {
 	return err
 }
 
-// makeIterates makes the weights of a batch that has not begun: what asgd computes with is the average and what the iterate is
-// ahead of it. Averaging between pipelines, which moves the parameters, so moves the iterate along.
-func (c *Computed) makeIterates() {
+// makeWeights makes the weights of a batch that has not begun: what asgd computes with is the average and what the iterate is
+// ahead of it. Averaging between pipelines, which moves the parameters, so moves the iterate along, and weights that nobody predicted.
+func (c *Computed) makeWeights() {
 	if c.begun {
 		return
 	}
@@ -135,6 +137,7 @@ func (c *Computed) makeIterates() {
 		c.run(c.between.iterate, device.Args{})
 		c.copies.of = nil
 	}
+	c.follow()
 }
 
 // ZeroGradients implements Stage. Those that a product makes are set by the first weight half of the batch.

@@ -62,7 +62,7 @@ func (c *Computed) stash(names []int) error {
 		return fmt.Errorf("%d versions of the weights are asked for beside the new one, the stage was made for %d",
 			len(names), len(c.versions))
 	}
-	c.makeIterates()
+	c.makeWeights()
 	c.refresh()
 	newest := c.role(weight)
 	for i := range c.tensors {

@@ -110,7 +110,7 @@ const (
 	BackwardWork
 	BackwardInputWork  // the first half of a split backward
 	BackwardWeightWork // the second
-	UpdateWork         // the optimizer's step
+	UpdateWork         // the optimizer's step, or a prediction of one
 )
 
 // Emulator is implemented by devices whose operations take times that are dictated. A stage tells them which pass comes next, so that

@@ -45,3 +45,11 @@ func TestConformsWithoutCuDNN(t *testing.T) {
 	c := cuda.Config{Library: library.Path(), Libraries: []string{library.Directory()}, OwnConvolutions: true}
 	stagetest.Device(t, func() device.Device { return openWith(t, c) }, "convolutions", "a convolution sees its window", "nothing for images allocates")
 }
+
+func TestStagesPredict(t *testing.T) {
+	d := open(t, cudatest.Library(t))
+	stagetest.Predictions(t, d)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -18,6 +18,10 @@ func open(t *testing.T, c emulated.Config) *emulated.Device {
 	return closes(t)(emulated.Open(c))
 }
 
+func TestStagesPredict(t *testing.T) {
+	stagetest.Predictions(t, over(t, emulated.Config{}, ref.New()))
+}
+
 func over(t *testing.T, c emulated.Config, on device.Device) *emulated.Device {
 	t.Helper()
 	return closes(t)(emulated.Over(c, on))
