@@ -93,6 +93,7 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	}
 	type plain Spec                   // without this method
 	out := plain{Job: *job.Default()} // of keys that did not exist when it was written
+	omitted(&out.Job)
 	if err = strict(text, &out); err != nil {
 		return err
 	}
@@ -107,6 +108,9 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	s.placement, s.memory = sync.OnceValue(s.place), sync.OnceValue(s.predict)
 	return nil
 }
+
+// omitted sets what a spec does not write where it is zero, and where a job file that does not say it has another value.
+func omitted(j *job.Job) { j.Averaging.OuterMomentum = 0 }
 
 // strict decodes JSON that has no field but those of the value.
 func strict(text []byte, into any) error {

@@ -94,6 +94,20 @@ func TestNamesOfASpecAreNotThoseOfGoFields(t *testing.T) {
 	}
 }
 
+// TestZerosAreReadAsZeros: a key of a job that is zero is no default of the job file, whether the spec writes it or not, and however often it is read.
+func TestZerosAreReadAsZeros(t *testing.T) {
+	s, expected := &Spec{Version: Version}, job.Job{Groups: 1}
+	for range 2 {
+		text, err := Encode(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err = Decode("1", text, nil); err != nil || !reflect.DeepEqual(s.Job, expected) {
+			t.Errorf("%s is read as\n%+v (%v), expected\n%+v", text, s.Job, err, expected)
+		}
+	}
+}
+
 // TestUnknownFieldsAreRefused, at any depth, in specs of every version.
 func TestUnknownFieldsAreRefused(t *testing.T) {
 	for _, text := range []string{
