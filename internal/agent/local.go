@@ -184,19 +184,26 @@ func (l *Local) Processes(ctx context.Context) ([]Running, error) {
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex
 	var all []Running
+	var asked sync.WaitGroup // at once: one that hangs takes no time from the others
 	for dir, ids := range found {
-		c := control.NewClient(dir, l.config.Processes.Dial)
-		s, err := c.Status(ctx)
-		c.Close()
-		for _, id := range ids {
-			r := Running{Process: Process{Job: filepath.Base(dir), Node: l.config.Node, ID: id}}
-			if err == nil && s.PID == id.PID && s.JobID == r.Process.Job {
-				r.Process.Generation, r.Status = s.Generation, &s
+		asked.Go(func() {
+			c := control.NewClient(dir, l.config.Processes.Dial)
+			s, err := c.Status(ctx)
+			c.Close()
+			mu.Lock()
+			defer mu.Unlock()
+			for _, id := range ids {
+				r := Running{Process: Process{Job: filepath.Base(dir), Node: l.config.Node, ID: id}}
+				if err == nil && s.PID == id.PID && s.JobID == r.Process.Job {
+					r.Process.Generation, r.Status = s.Generation, &s
+				}
+				all = append(all, r)
 			}
-			all = append(all, r)
-		}
+		})
 	}
+	asked.Wait()
 	return all, nil
 }
 

@@ -121,12 +121,24 @@ func (c *Coordinator) judge(n Node, running []agent.Running) (all bool) {
 		case known:
 		}
 	}
-	for _, o := range c.jobs {
-		if unseen := o.with(func(w *worker) bool { return w.phase == unseen && w.process.Node == n.Name }); len(unseen) > 0 {
-			o.missed(unseen[0], c.now())
+	for id, o := range c.jobs {
+		w := o.unseenOn(n.Name)
+		switch {
+		case w == nil:
+		case slices.ContainsFunc(running, func(r agent.Running) bool { return r.Process.Job == id && c.mayAnswer(o, r) }):
+			w.why = "the worker there does not answer"
+		default:
+			o.missed(w, c.now())
 		}
 	}
 	return all
+}
+
+// mayAnswer reports whether a process of a job that says nothing of itself may be the one that is unseen there. The host may be busy, or another worker have
+// taken all of the time to ask them: it is asked again, and lives until the unseen one is given up, or for response_timeout.
+func (c *Coordinator) mayAnswer(o *observed, r agent.Running) bool {
+	w := o.unseenOn(r.Process.Node)
+	return r.Status == nil && w != nil && c.now().Sub(w.cut) < c.config.Limits().ResponseTimeout
 }
 
 // verdict is what becomes of a process that was found.
@@ -150,28 +162,33 @@ func (c *Coordinator) verdict(j *cluster.Job, r agent.Running) verdict {
 	switch {
 	case slices.ContainsFunc(o.workers, same), o.tunes() && o.tuning.process.ID == p.ID:
 		return known
-	case o.placing():
+	case o.placing(), c.mayAnswer(o, r):
 		return later
 	case r.Status != nil && p.Generation > j.Generation: // the state is behind
 		return later
-	case r.Status != nil && p.Generation == j.Generation && placed(j) &&
-		slices.ContainsFunc(o.workers, func(w *worker) bool { return w.process.Node == p.Node && w.phase == unseen }):
+	case r.Status != nil && p.Generation == j.Generation && placed(j) && o.unseenOn(p.Node) != nil:
 		return adoptIt
 	}
 	return killIt
 }
 
+// unseenOn is the worker of a job that is unseen on a node; nil: none is.
+func (o *observed) unseenOn(node string) *worker {
+	for _, w := range o.workers {
+		if w.process.Node == node && w.phase == unseen {
+			return w
+		}
+	}
+	return nil
+}
+
 // adopt takes over a worker that has been unseen.
 func (c *Coordinator) adopt(o *observed, r agent.Running) {
-	for _, w := range o.workers {
-		if w.process.Node != r.Process.Node || w.phase != unseen {
-			continue
-		}
-		*w = worker{process: r.Process, phase: loading}
-		c.Say(r.Process.Job, "adopted the worker of an earlier daemon", zap.Int("process", r.Process.ID.PID), zap.Uint64("generation", r.Process.Generation))
-		c.observe(agent.Event{Process: r.Process, Status: r.Status})
-		c.follow(w)
-	}
+	w := o.unseenOn(r.Process.Node)
+	*w = worker{process: r.Process, phase: loading}
+	c.Say(r.Process.Job, "adopted the worker of an earlier coordinator", zap.Int("process", r.Process.ID.PID), zap.Uint64("generation", r.Process.Generation))
+	c.observe(agent.Event{Process: r.Process, Status: r.Status})
+	c.follow(w)
 }
 
 // noWorker is why a worker is gone that a new coordinator does not find.

@@ -62,6 +62,7 @@ func (r *memoryRaft) Failed() <-chan struct{} { return r.failed }
 type fragile struct {
 	*agent.Local
 	busy     atomic.Int32 // starts that fail
+	mute     atomic.Int32 // lists of processes in which none says anything
 	state    string       // the state directory
 	damaging atomic.Bool
 	seen     sync.Map // digests
@@ -308,6 +309,24 @@ func TestRunningWorkersAreAdopted(t *testing.T) {
 			t.Errorf("generation %d, running %+v", j.Generation, running)
 		}
 	})
+}
+
+// A coordinator that comes after another asks a worker again that does not answer at once, as on a busy host. One that never does is replaced.
+func TestAWorkerThatIsSlowToAnswerIsAdopted(t *testing.T) {
+	for slow, generation := range map[int32]uint64{2: 1, 1e6: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, "a")
+			id := r.submit("long", 1e6)
+			before := r.until(id, "commits", committed).CommittedRound()
+			r.leave()
+			r.agent.mute.Store(slow)
+			r.start()
+			defer r.end()
+			if j := r.until(id, "commits further", func(j *cluster.Job) bool { return j.CommittedRound() > before }); j.Generation != generation {
+				t.Errorf("silent in %d lists: generation %d, expected %d: %s", slow, j.Generation, generation, j.Reason)
+			}
+		})
+	}
 }
 
 // A job is cancelled, and the shard of the round at which it ends is damaged before that is committed. The worker still has the round,

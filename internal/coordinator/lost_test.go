@@ -63,7 +63,13 @@ func (f *fragile) Processes(ctx context.Context) ([]agent.Running, error) {
 	if err := f.reach(ctx); err != nil {
 		return nil, err
 	}
-	return f.Local.Processes(ctx)
+	all, err := f.Local.Processes(ctx)
+	if f.mute.Add(-1) >= 0 {
+		for i := range all {
+			all[i].Status, all[i].Process.Generation = nil, 0
+		}
+	}
+	return all, err
 }
 
 func (f *fragile) Events(ctx context.Context, p agent.Process, each func(agent.Event)) error {
