@@ -55,6 +55,13 @@ func (s *seen) get(name string) (sight, bool) {
 	return out, ok
 }
 
+// forget forgets what was seen: it is of an earlier term.
+func (s *seen) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of = map[string]sight{}
+}
+
 // before reports whether a node was last asked before a time, or never.
 func (s *seen) before(name string, at time.Time) bool {
 	last, _ := s.get(name)
@@ -95,9 +102,6 @@ func judge(heard membership.Member, s sight, now time.Time) (api.NodeState, coor
 
 // keepMembers looks at the other nodes, and keeps Raft's configuration that of the members, while this node leads.
 func (n *node) keepMembers(ctx context.Context) {
-	n.seen.mu.Lock()
-	n.seen.of = map[string]sight{}
-	n.seen.mu.Unlock()
 	var due time.Time // when all are looked at next
 	for ctx.Err() == nil {
 		state, changed := n.raft.Changed()

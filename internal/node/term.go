@@ -107,6 +107,7 @@ func (n *node) term(ctx context.Context) (again bool) {
 		return !ended.Load() && ctx.Err() == nil || again
 	}
 	n.log.Info("this node leads", zap.Uint64("term", n.raft.Term()))
+	n.seen.forget()
 	n.leads.Store(true)
 	var parts sync.WaitGroup
 	parts.Go(func() { n.keepMembers(term) })
