@@ -140,6 +140,16 @@ func TestSlurm(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	model := filepath.Join(dir, "model")
+	if err := os.MkdirAll(filepath.Join(model, "of-another-run"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := a.start(ctx, func(string, *os.Process) {}); err == nil || !strings.Contains(said, "model is there and is not empty: name another directory") {
+		t.Fatalf("beside the model of another run: %v; it says\n%s", err, said)
+	}
+	if err := os.RemoveAll(model); err != nil {
+		t.Fatal(err)
+	}
 	told := false
 	said, err := a.start(ctx, func(text string, script *os.Process) {
 		if !told && strings.Contains(text, "K tokens/s") {
@@ -155,7 +165,7 @@ func TestSlurm(t *testing.T) {
 	if said, err = a.start(ctx, func(string, *os.Process) {}); err != nil || !strings.Contains(said, "resumed from round") {
 		t.Fatalf("requeued: %v; it says\n%s", err, said)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "model", "model.safetensors")); err != nil {
+	if _, err := os.Stat(filepath.Join(model, "model.safetensors")); err != nil {
 		t.Error(err)
 	}
 }
