@@ -61,6 +61,11 @@ func execute(ctx context.Context, root *cobra.Command) (*cobra.Command, error) {
 
 // flagError says what is wrong with the flags of a verb, and which flag is near to one that it does not have.
 func flagError(cmd *cobra.Command, err error) error {
+	if cmd.HasSubCommands() {
+		if wrong := onlyVerbs(cmd, cmd.Flags().Args()); wrong != nil { // the flag is one of the verb that was meant
+			return wrong
+		}
+	}
 	if near := nearest.Flag(err, cmd.Flags()); near != err { //nolint:errorlint // whether it added anything
 		return usagef("%w", near)
 	}

@@ -102,6 +102,8 @@ func TestUsage(t *testing.T) {
 		says string
 	}{
 		{[]string{"stauts"}, exitRefused, "did you mean status?"},
+		{[]string{"stauts", "-o", "json"}, exitRefused, `no verb "stauts"; did you mean status?`},
+		{[]string{"nodes", "drian", "--wait", "a"}, exitRefused, `no verb "drian"; did you mean drain?`},
 		{[]string{"status", "-o", "jsn"}, exitRefused, "did you mean json?"},
 		{[]string{"submit", "--dryrun", "x"}, exitRefused, "unknown flag: --dryrun; did you mean --dry-run?"},
 		{[]string{"submit", "--zzzzzz", "x"}, exitRefused, "see avgpipectl submit --help"},
