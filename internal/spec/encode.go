@@ -54,7 +54,7 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 func Decode(id string, text, tuned json.RawMessage) (*Spec, error) {
 	s := &Spec{}
 	if err := json.Unmarshal(text, s); err != nil {
-		return nil, fmt.Errorf("job %s: decode its spec: %w", id, err)
+		return nil, fmt.Errorf("job %s: decode its spec: %w: a newer avgpiped than that of this node wrote it, as a rule: update this node", id, err)
 	}
 	var err error
 	if s.Report, err = ReadReport(id, tuned); err != nil {

@@ -349,6 +349,9 @@ func (x *resolver) decide() {
 	if !x.checkLists(int(x.Job.Devices.CPU.Count)) {
 		return
 	}
+	if slices.ContainsFunc(x.problems, func(p strictyaml.Problem) bool { return p.Key == "averaging" }) {
+		return // nobody knows what it takes
+	}
 	a, err := x.arrange(&x.Job)
 	if err != nil {
 		x.refuse("schedule", "", "%v", err)

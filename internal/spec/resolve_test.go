@@ -141,6 +141,15 @@ func TestResolvedJobsStayAsTheyAre(t *testing.T) {
 	}
 }
 
+// TestAveragingThatCannotBeIsRefusedOnce, and not at the schedule as well, whose memory nobody can tell then.
+func TestAveragingThatCannotBeIsRefusedOnce(t *testing.T) {
+	j, facts := parsed(t, refJob, 0, "pipelines=2", "averaging={method: allreduce, tau: 2}")
+	_, problems := spec.Resolve(j, facts, nil)
+	if len(problems) != 1 || problems[0].Key != "averaging" || !strings.Contains(problems[0].Message, "averaging.tau is 2") {
+		t.Errorf("%d problems: %v", len(problems), problems)
+	}
+}
+
 // TestTiedWeightsWaitOnlyWhereTheyAreTrained: a schedule that steps inside of the batch cannot add the gradients of both ends.
 func TestTiedWeightsWaitOnlyWhereTheyAreTrained(t *testing.T) {
 	lora := []string{"schedule=pipedream", "lora={targets: [c_attn]}"}
