@@ -25,6 +25,7 @@ type fake struct {
 	slots         int // micro-batches that may be in flight; 0 for no limit
 	params, grads flat.Host
 	momentum      flat.Host
+	predicted     flat.Host         // what passes read; nil: the parameters
 	newest        int               // what the weights are called
 	stash         map[int]flat.Host // older versions
 	inFlight      map[int]fakeInFlight
@@ -130,6 +131,9 @@ func (f *fake) Forward(m stage.Micro, input stage.Boundary, labels []byte, outpu
 
 // version finds the weights that a micro-batch reads.
 func (f *fake) version(name int) (flat.Host, error) {
+	if name == f.newest && f.predicted != nil {
+		return f.predicted, nil
+	}
 	if name == f.newest {
 		return f.params, nil
 	}
@@ -185,6 +189,8 @@ func (f *fake) Buffers() stage.Buffers { return stage.Buffers{} }
 
 func (f *fake) Loss() (float64, error) { return f.loss, nil }
 
+func (f *fake) SumTies() {}
+
 func (f *fake) SquaredNorm(sum float64) (float64, error) {
 	from := 0
 	if f.last() && !f.first() {
@@ -216,10 +222,13 @@ func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {
 	if f.newest = h.Version; h.Version == 0 && len(f.inFlight)+len(f.stash) > 0 {
 		return fmt.Errorf("step %d on stage %d with %d micro-batches in flight", h.Step, f.index, len(f.inFlight))
 	}
-	correction := float32(1 / (1 + math.Exp(-float64(h.Step)))) // the state's age matters, as in Adam
-	for i, g := range f.grads {
-		f.momentum[i] = 0.9*f.momentum[i] + h.GradScale*g
-		update := -h.LearningRate * correction * f.momentum[i]
+	elements := h.Elements
+	if elements == (flat.Range{}) {
+		elements.To = len(f.params)
+	}
+	for i := elements.From; i < elements.To; i++ {
+		f.momentum[i] = 0.9*f.momentum[i] + h.GradScale*f.grads[i]
+		update := -h.LearningRate * correction(h) * f.momentum[i]
 		before := f.params[i]
 		f.params[i] += update
 		if delta != nil {
@@ -229,11 +238,20 @@ func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {
 	return nil
 }
 
-func (f *fake) Predict(stage.Hyper, flat.Vector, int, int) error {
-	return fmt.Errorf("stage %d predicts nothing", f.index)
+func (f *fake) Predict(h stage.Hyper, gradient flat.Vector, elements ...flat.Range) error {
+	copy(f.predicted, f.params)
+	for _, r := range elements {
+		for i := r.From; i < r.To; i++ {
+			f.predicted[i] += -h.LearningRate * correction(h) * (0.9*f.momentum[i] + h.GradScale*gradient.(flat.Host)[i])
+		}
+	}
+	return nil
 }
 
-func (f *fake) Predicted() flat.Vector { return nil }
+func (f *fake) Predicted() flat.Vector { return f.predicted }
+
+// correction makes the state's age matter, as in Adam.
+func correction(h stage.Hyper) float32 { return float32(1 / (1 + math.Exp(-float64(h.Step)))) }
 
 func (f *fake) ZeroGradients() { f.grads.Zero(); f.loss = 0 }
 

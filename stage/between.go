@@ -2,28 +2,32 @@ package stage
 
 import (
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/program"
 )
 
 // between are the programs that a stage runs between the passes of its micro-batches.
 type between struct {
-	memory program.Memory   // External: see role
-	batch  *program.Program // sets to 0 what the passes of a batch add to
-	fresh  *program.Program // sets the gradients to 0 that the first weight half of a batch would set
-	ties   *program.Program // adds the gradients of copies that lie on this stage
-	norm   *program.Program
-	// step is the optimizer's. Running statistics, which it moves too, leave a delta before and come back to it after it.
-	step, leave, back *program.Program
-	iterate           *program.Program // makes asgd's iterates
-	follow, predict   *program.Program // see prediction
-	copies            *program.Program // makes the BF16 copies of parameters
-	keep              *program.Program // keeps a version of the weights that are not copied
-	clear, count      *program.Program // of a micro-batch's own running statistics
+	memory          program.Memory   // External: see role
+	batch           *program.Program // sets to 0 what the passes of a batch add to
+	fresh           *program.Program // sets the gradients to 0 that the first weight half of a batch would set
+	ties            *program.Program // adds the gradients of copies that lie on this stage
+	norm            *program.Program
+	updates         map[flat.Range]update // those of all elements by the zero Range
+	iterate         *program.Program      // makes asgd's iterates
+	follow, predict *program.Program      // see prediction
+	copies          *program.Program      // makes the BF16 copies of parameters
+	keep            *program.Program      // keeps a version of the weights that are not copied
+	clear, count    *program.Program      // of a micro-batch's own running statistics
 }
 
 // programs are all of them.
 func (b *between) programs() []*program.Program {
-	return []*program.Program{b.batch, b.fresh, b.ties, b.norm, b.step, b.leave, b.back, b.iterate, b.follow, b.predict, b.copies, b.keep, b.clear, b.count}
+	all := []*program.Program{b.batch, b.fresh, b.ties, b.norm, b.iterate, b.follow, b.predict, b.copies, b.keep, b.clear, b.count}
+	for _, u := range b.updates {
+		all = append(all, u.step, u.leave, u.back)
+	}
+	return all
 }
 
 // role is what a tensor is to these programs. Tensor i of n is bound in a role as role*n + i, and behind these the sum of squares.
@@ -101,13 +105,9 @@ func (c *Computed) write(kind func(t *tensor) bool, do func(d *draft, i int)) *p
 func (c *Computed) writeBetween() {
 	c.findTies()
 	all := func(*tensor) bool { return true }
-	running := func(t *tensor) bool { return t.param.Running > 0 }
 	zero := func(d *draft, i int) { d.Do(&device.Zero{X: d.of(gradient, i)}) }
-	axpy := func(y role, a float32, x role) func(d *draft, i int) {
-		return func(d *draft, i int) { d.Do(&device.Axpy{Y: d.of(y, i), A: a, X: d.of(x, i)}) }
-	}
 	c.between.memory.Arena = c.memory.Arena // no pass uses it now
-	c.predicted.from, c.predicted.to = 0, c.shape.Parameters
+	c.predicted.elements = []flat.Range{{To: c.shape.Parameters}}
 	c.between = between{
 		memory: c.between.memory,
 		batch:  c.write(func(t *tensor) bool { return !t.param.Fresh }, zero),
@@ -116,9 +116,7 @@ func (c *Computed) writeBetween() {
 		norm: c.write(counted, func(d *draft, i int) {
 			d.Do(&device.SquaredNorm{Sum: d.sum(), X: d.of(gradient, i)})
 		}),
-		step:  c.write(all, (*draft).step),
-		leave: c.write(running, axpy(delta, -1, parameter)),
-		back:  c.write(running, axpy(delta, 1, parameter)),
+		updates: map[flat.Range]update{{}: c.writeUpdate(all)},
 		iterate: c.write(all, func(d *draft, i int) {
 			d.Do(&device.Add{Out: d.of(secondState, i), A: d.of(parameter, i), B: d.of(firstState, i)})
 		}),
@@ -126,11 +124,25 @@ func (c *Computed) writeBetween() {
 		keep: c.write(func(t *tensor) bool { return !c.copied(t) }, func(d *draft, i int) {
 			d.Do(&device.Copy{Y: d.of(older, i), X: d.of(weight, i)})
 		}),
-		follow:  c.writePrediction(0, 0),
-		predict: c.writePrediction(c.predicted.from, c.predicted.to),
+		follow:  c.writePrediction(nil),
+		predict: c.writePrediction(c.predicted.elements),
 		clear:   c.write(running, func(d *draft, i int) { d.Do(&device.Zero{X: d.of(statistic, i)}) }),
 		count:   c.write(running, axpy(gradient, 1, statistic)),
 	}
+}
+
+// writeUpdate writes the programs that make a step of some tensors.
+func (c *Computed) writeUpdate(of func(t *tensor) bool) update {
+	statistics := func(t *tensor) bool { return of(t) && running(t) }
+	return update{c.write(of, (*draft).step), c.write(statistics, axpy(delta, -1, parameter)), c.write(statistics, axpy(delta, 1, parameter))}
+}
+
+// running reports whether a tensor is a running statistic.
+func running(t *tensor) bool { return t.param.Running > 0 }
+
+// axpy writes y = y + a x.
+func axpy(y role, a float32, x role) func(d *draft, i int) {
+	return func(d *draft, i int) { d.Do(&device.Axpy{Y: d.of(y, i), A: a, X: d.of(x, i)}) }
 }
 
 // counted reports whether a tensor's gradient counts in the norm: a tied copy's is its original's.

@@ -196,7 +196,7 @@ func steadyState(t *testing.T, dev device.Device, predicts bool) {
 		_, e3 := s.Evaluate(delta, input, labels, logits)
 		err = errors.Join(err, e1, e2, e3, s.Step(stage.Hyper{Step: step, LearningRate: 1e-3, GradScale: 1}, delta))
 		if predicts {
-			err = errors.Join(err, s.Predict(stage.Hyper{Step: step + 1, LearningRate: 1e-3, GradScale: 1}, s.Gradients(), second, delta.Len()))
+			err = errors.Join(err, s.Predict(stage.Hyper{Step: step + 1, LearningRate: 1e-3, GradScale: 1}, s.Gradients(), flat.Range{From: second, To: delta.Len()}))
 		}
 		step++
 	})

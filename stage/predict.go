@@ -3,6 +3,7 @@ package stage
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/flat"
@@ -13,10 +14,10 @@ import (
 // prediction is the weights that passes read where they are not the parameters: x^ beside x (Chen et al. 2022, SAPipe, weight prediction). They
 // are made of the parameters again after each step, so nothing is kept of them from one batch to the next.
 type prediction struct {
-	weights  flat.Vector // nil where the stage does not predict
-	made     bool        // by Predict since the last step; else they are the parameters
-	writes   uint64      // how often the weights had been written at the last step: whoever writes them since has made them, too
-	from, to int         // the range of the program in between.predict
+	weights  flat.Vector  // nil where the stage does not predict
+	made     bool         // by Predict since the last step; else they are the parameters
+	writes   uint64       // how often the weights had been written at the last step: whoever writes them since has made them, too
+	elements []flat.Range // those of the program in between.predict
 }
 
 // end says that the weights are the parameters.
@@ -58,15 +59,15 @@ func (c Config) checkPrediction() error {
 }
 
 // Predict implements Stage. It runs the operations of Step.
-func (c *Computed) Predict(h Hyper, g flat.Vector, from, to int) error {
-	p, err := c.predictionOf(from, to)
+func (c *Computed) Predict(h Hyper, g flat.Vector, elements ...flat.Range) error {
+	p, err := c.predictionOf(elements)
 	if err == nil {
-		err = c.bindExpected(g, from < to)
+		err = c.bindExpected(g, len(elements) > 0)
 	}
 	if err == nil {
 		c.begin(device.UpdateWork)
 		c.run(p, device.Args{Update: c.config.Optimizer.update(h)})
-		c.predicted.made, c.copies.of = true, nil
+		c.begun, c.predicted.made, c.copies.of = false, true, nil
 		err = c.end()
 	}
 	if err != nil {
@@ -75,33 +76,26 @@ func (c *Computed) Predict(h Hyper, g flat.Vector, from, to int) error {
 	return nil
 }
 
-// predictionOf is the program that predicts a range.
-func (c *Computed) predictionOf(from, to int) (*program.Program, error) {
+// predictionOf is the program that predicts some elements.
+func (c *Computed) predictionOf(elements []flat.Range) (*program.Program, error) {
 	x := &c.predicted
 	switch {
 	case x.weights == nil:
 		return nil, errors.New("the stage has no memory for them: set Config.Predicts")
-	case c.begun:
-		return nil, errors.New("a forward of the batch has read its weights; predict after the step and before the first forward")
-	case from < 0 || from > to || to > c.shape.Parameters:
-		return nil, fmt.Errorf("elements %d to %d are asked for; the stage has 0 to %d", from, to, c.shape.Parameters)
-	case from == to:
+	case slices.ContainsFunc(c.slots, func(s slot) bool { return s.state != free }):
+		return nil, errors.New("micro-batches in flight read the weights that are; predict after the last backward of a batch and before the first forward of the next")
+	case len(elements) == 0:
 		return c.between.follow, nil
-	case from == x.from && to == x.to:
+	case slices.Equal(elements, x.elements):
 		return c.between.predict, nil
 	}
-	for i := range c.tensors {
-		t := &c.tensors[i]
-		if end := t.Offset + t.Len(); t.Offset < to && from < end && !t.within(from, to) {
-			return nil, fmt.Errorf("elements %d to %d have a part of %s, which is elements %d to %d: a tensor is predicted as a whole", from, to, t.Name, t.Offset, end)
-		}
+	if err := c.checkElements(elements...); err != nil {
+		return nil, err
 	}
-	c.between.predict, x.from, x.to = c.writePrediction(from, to), from, to
+	x.elements = slices.Clone(elements)
+	c.between.predict = c.writePrediction(x.elements)
 	return c.between.predict, nil
 }
-
-// within reports whether all of a tensor lies in a range of elements.
-func (t *tensor) within(from, to int) bool { return from <= t.Offset && t.Offset+t.Len() <= to }
 
 // bindExpected binds the gradient of a prediction, if it reads one.
 func (c *Computed) bindExpected(g flat.Vector, needed bool) error {
@@ -132,9 +126,9 @@ func (c *Computed) Predicted() flat.Vector {
 	return c.predicted.weights
 }
 
-// writePrediction writes the program that makes the weights of a batch: those in a range by a step of the optimizer on copies of the parameters and
+// writePrediction writes the program that makes the weights of a batch: some by a step of the optimizer on copies of the parameters and
 // of its state, others as the parameters are. A copy of another tensor of the stage is made of all that the other is made of, so it has its bits.
-func (c *Computed) writePrediction(from, to int) *program.Program {
+func (c *Computed) writePrediction(elements []flat.Range) *program.Program {
 	if !c.config.Predicts {
 		return nil
 	}
@@ -149,7 +143,7 @@ func (c *Computed) writePrediction(from, to int) *program.Program {
 		if !tied {
 			of = i
 		}
-		if t := &d.tensors[of]; t.param.Running > 0 || !t.within(from, to) {
+		if t := &d.tensors[of]; t.param.Running > 0 || !slices.ContainsFunc(elements, t.within) {
 			d.Do(&device.Copy{Y: d.of(predicted, i), X: d.of(parameter, of)})
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
+	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -35,8 +36,8 @@ func BenchmarkPredict(b *testing.B) {
 			}
 			for name, do := range map[string]func() error{
 				"step":    func() error { return s.Step(h, nil) },
-				"predict": func() error { return s.Predict(h, s.Gradients(), 0, n) },
-				"follow":  func() error { return s.Predict(h, nil, 0, 0) },
+				"predict": func() error { return s.Predict(h, s.Gradients(), flat.Range{From: 0, To: n}) },
+				"follow":  func() error { return s.Predict(h, nil) },
 			} {
 				b.Run(what+"/"+name, func(b *testing.B) {
 					for b.Loop() {

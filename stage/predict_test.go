@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
@@ -91,7 +92,7 @@ func TestPredictionsAreOneStepOfThePlainOptimizerAhead(t *testing.T) {
 				}
 				expected, next := random(), stage.Hyper{Step: step + 1, LearningRate: 0.02 / float32(step+2), GradScale: 0.5}
 				guess.Write(expected, 0)
-				if err := s.Predict(next, guess, 0, len(start)); err != nil {
+				if err := s.Predict(next, guess, flat.Range{From: 0, To: len(start)}); err != nil {
 					t.Fatal(err)
 				}
 				found, parameters := read(s.Predicted()), read(s.Parameters())
@@ -128,11 +129,11 @@ func TestPredictionsThatCannotBeAreRefused(t *testing.T) {
 		what, want string
 		err        error
 	}{
-		{"a stage without them", "set Config.Predicts", without.Predict(stage.Hyper{}, without.Gradients(), 0, n)},
-		{"beyond the end", fmt.Sprintf("elements 0 to %d are asked for; the stage has 0 to %d", n+1, n), s.Predict(stage.Hyper{}, s.Gradients(), 0, n+1)},
-		{"a negative range", "elements 5 to 4", s.Predict(stage.Hyper{}, s.Gradients(), 5, 4)},
-		{"a part of a tensor", "elements 0 to 5 have a part of " + first.Name, s.Predict(stage.Hyper{}, s.Gradients(), 0, 5)},
-		{"no gradient", "gradient: a <nil> was given", s.Predict(stage.Hyper{}, nil, 0, n)},
+		{"a stage without them", "set Config.Predicts", without.Predict(stage.Hyper{}, without.Gradients(), flat.Range{From: 0, To: n})},
+		{"beyond the end", fmt.Sprintf("elements 0 to %d are asked for; the stage has 0 to %d", n+1, n), s.Predict(stage.Hyper{}, s.Gradients(), flat.Range{From: 0, To: n + 1})},
+		{"a negative range", "elements 5 to 4", s.Predict(stage.Hyper{}, s.Gradients(), flat.Range{From: 5, To: 4})},
+		{"a part of a tensor", "elements 0 to 5 have a part of " + first.Name, s.Predict(stage.Hyper{}, s.Gradients(), flat.Range{From: 0, To: 5})},
+		{"no gradient", "gradient: a <nil> was given", s.Predict(stage.Hyper{}, nil, flat.Range{From: 0, To: n})},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", c.what, c.err, c.want)
@@ -145,7 +146,7 @@ func TestPredictionsThatCannotBeAreRefused(t *testing.T) {
 	if err := s.Forward(stage.Micro{Weight: 1}, stage.OnHost(stagetest.Int32Bytes(b.IDs)), stagetest.Int32Bytes(b.Targets), stage.Boundary{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Predict(stage.Hyper{}, nil, 0, 0); err == nil || !strings.Contains(err.Error(), "predict after the step") {
+	if err := s.Predict(stage.Hyper{}, nil); err == nil || !strings.Contains(err.Error(), "predict after the last backward") {
 		t.Errorf("Predict within a batch: %v", err)
 	}
 }

@@ -58,6 +58,8 @@ type Shape struct {
 
 // Hyper holds what changes from one optimizer step to the next.
 type Hyper struct {
+	// Elements, of whole tensors, are what the step is taken of; the zero Range: all. Steps of parts must follow each other, with no pass between them.
+	Elements     flat.Range
 	Step         uint64  // 0-based: how many steps the optimizer's state has seen
 	Before       uint64  // steps of the run before Step 0: above 0 where it was resumed without that state
 	LearningRate float32 // after the schedule
@@ -134,6 +136,9 @@ type Stage interface {
 	// Loss is the mean loss, in nats per target, of the micro-batches whose backward has run since the last
 	// ZeroGradients; 0 but on the last stage. A loss that is not finite is an error of type *NonFiniteError.
 	Loss() (float64, error)
+	// SumTies completes the gradients of a batch whose backward has ended: parameters of this stage that are tied to each other get the sum of theirs. SquaredNorm and Step do so as
+	// well; whoever reads Gradients before calls it first.
+	SumTies()
 	// SquaredNorm adds the squared gradient norm of this stage's parameters, in order, to sum. A tied copy counts on the
 	// first stage only. Passing the sum from stage to stage gives the same bits on every split. A norm that is not finite is an error of
 	// type *NonFiniteError. It takes a pass over the gradients, which a caller that does not clip leaves to Step.
@@ -142,12 +147,12 @@ type Stage interface {
 	// ZeroGradients before the next backward. Where SquaredNorm has not been called in the batch, Step looks at the gradients itself, as it
 	// reads them; an error of type *NonFiniteError then comes after the step.
 	Step(h Hyper, delta flat.Vector) error
-	// Predict, after a step and before the next forward, has passes read weights of which elements [from, to) are what a Step with h, which is that
+	// Predict, between the passes of two batches and after the step, if there is one, has passes read weights of which some elements are what a Step with h, which is that
 	// of the step to come, would now make of the parameters, if gradient were the batch's, with ties added; the others are the parameters. Nothing
-	// else changes. A tensor lies in the range or outside of it; running statistics are not predicted, and a tied copy is predicted if and as its
-	// original is, where that lies on this stage; where it does not, the caller predicts both or neither. The gradient, which may be nil for an
-	// empty range, is not looked at: losses and gradients of weights that are not finite show it. It is an error without Config.Predicts.
-	Predict(h Hyper, gradient flat.Vector, from, to int) error
+	// else changes. A tensor lies in a range or outside of all; running statistics are not predicted, and a tied copy is predicted if and as its
+	// original is, where that lies on this stage; where it does not, the caller predicts both or neither. The gradient, which may be nil
+	// without a range, is not looked at: losses and gradients of weights that are not finite show it. It is an error without Config.Predicts.
+	Predict(h Hyper, gradient flat.Vector, elements ...flat.Range) error
 	// ZeroGradients begins a batch. Gradients are undefined from then until the first weight half of a backward, or until
 	// SquaredNorm or Step if there is none.
 	ZeroGradients()

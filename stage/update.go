@@ -28,8 +28,8 @@ func (c *Computed) finite(what string, value float64) error {
 	return nil
 }
 
-// sumTies completes the gradients of a batch, once.
-func (c *Computed) sumTies() {
+// SumTies implements Stage, once for each batch.
+func (c *Computed) SumTies() {
 	if c.tiesSummed {
 		return
 	}
@@ -66,7 +66,7 @@ func (c *Computed) SquaredNorm(sum float64) (float64, error) {
 	if c.config.ForwardOnly {
 		return sum, nil
 	}
-	c.sumTies()
+	c.SumTies()
 	c.addSquares(sum)
 	c.run(c.between.norm, device.Args{})
 	return c.squares()
@@ -79,8 +79,12 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 	if c.config.ForwardOnly {
 		return fail(errors.New("the stage is forward-only"))
 	}
+	of, err := c.updateOf(h.Elements)
+	if err != nil {
+		return fail(err)
+	}
 	c.begin(device.UpdateWork)
-	c.sumTies()
+	c.SumTies()
 	if err := c.bindDelta(delta); err != nil {
 		return fail(fmt.Errorf("delta: %w", err))
 	}
@@ -92,11 +96,14 @@ func (c *Computed) Step(h Hyper, delta flat.Vector) error {
 		c.addSquares(0)
 	}
 	if delta != nil {
-		c.run(c.between.leave, device.Args{})
+		c.run(of.leave, device.Args{})
 	}
-	c.run(c.between.step, device.Args{Update: c.config.Optimizer.update(h)})
+	c.run(of.step, device.Args{Update: c.config.Optimizer.update(h)})
 	if delta != nil {
-		c.run(c.between.back, device.Args{})
+		c.run(of.back, device.Args{})
+	}
+	if h.Elements != (flat.Range{}) {
+		c.measured = measured // the others' gradients have yet to be looked at
 	}
 	c.newest, c.begun = h.Version, false
 	c.copies.of, c.copies.writes = c.parameters, device.Writes(c.parameters)

@@ -34,3 +34,6 @@ type Vector interface {
 	// Write copies src from host memory to elements [offset, offset+len(src)).
 	Write(src []float32, offset int)
 }
+
+// Range is the elements [From, To) of a vector.
+type Range struct{ From, To int }

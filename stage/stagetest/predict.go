@@ -163,7 +163,7 @@ func (p *predictions) nextStep(r [2]int) {
 		p.must(ahead.Step(hyper(step), nil), device.Wait(ahead.Ready()))
 		guess, next := p.vector(s, g), elements(ahead.Parameters())
 		before := kept(s, delta, guess)
-		p.must(s.Predict(hyper(step), guess, r[0], r[1]), device.Wait(s.Ready()))
+		p.must(s.Predict(hyper(step), guess, flat.Range{From: r[0], To: r[1]}), device.Wait(s.Ready()))
 		p.same(fmt.Sprintf("step %d, the prediction of elements %v", step, r), elements(s.Predicted()), p.expected(s, r, before[0], next))
 		for i, v := range kept(s, delta, guess) {
 			p.same(fmt.Sprintf("step %d, vector %d after the prediction of elements %v", step, i, r), v, before[i])
@@ -252,16 +252,16 @@ func (p *predictions) passes() {
 			continue
 		}
 		if step == 0 { // what is not finite is gone with the next prediction
-			p.must(s.Predict(hyper(step+1), wrong, 0, n))
+			p.must(s.Predict(hyper(step+1), wrong, flat.Range{From: 0, To: n}))
 		}
-		p.must(s.Predict(hyper(step+1), guess, 0, half), device.Wait(s.Ready()))
+		p.must(s.Predict(hyper(step+1), guess, flat.Range{From: 0, To: half}), device.Wait(s.Ready()))
 		if step == 4 {
 			p.restore(again, s)
 		}
 	}
 	p.trained(again, 5)
 	p.must(again.Step(hyper(5), nil))
-	p.must(again.Predict(hyper(6), guess, 0, half), device.Wait(again.Ready()))
+	p.must(again.Predict(hyper(6), guess, flat.Range{From: 0, To: half}), device.Wait(again.Ready()))
 	for i, v := range kept(again, again.Predicted()) {
 		p.same(fmt.Sprintf("vector %d of a stage that was made anew", i), v, kept(s, s.Predicted())[i])
 	}
