@@ -125,10 +125,10 @@ func (p *plain) step(name string, updates []flat.Host) {
 			d := p.center[j] - all
 			p.momentum[j] = 0.75*p.momentum[j] + d
 			next = p.center[j] - 0.7*(d+0.75*p.momentum[j])
-		case "allreduce":
+		case "allreduce", "sapipe": // no layer of which is late
 			next = p.center[j] + mean
-		case "pipesgd", "pipesgd after 3":
-			from := map[string]int{"pipesgd": 1, "pipesgd after 3": 4}[name]
+		case "pipesgd", "pipesgd after 3", "sapipe late":
+			from := map[string]int{"pipesgd": 1, "pipesgd after 3": 4, "sapipe late": 1}[name]
 			switch next = p.center[j]; {
 			case p.round < from:
 				next += mean

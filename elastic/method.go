@@ -24,6 +24,7 @@ var methods = map[string]entry{
 	"diloco":    {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}},
 	"allreduce": {newAllReduce, checkGradients, nil},
 	"pipesgd":   {newPipeSGD, checkGradients, []string{"warmup"}},
+	"sapipe":    {newSAPipe, checkSAPipe, []string{"warmup", "stale_layers", "prediction", "compensation", "lambda"}},
 }
 
 // Methods lists the names that NewMethod takes, sorted.
@@ -68,8 +69,15 @@ type Config struct {
 	Horizon float64
 	// OuterRate and OuterMomentum are those of the step that the center takes by the mean update, with diloco. The rate is DefaultOuterRate by default; a momentum of 0 is none.
 	OuterRate, OuterMomentum float64
-	// Warmup is how many of the first rounds nobody's gradient is late in, with pipesgd. Default 0.
+	// Warmup is how many of the first rounds nobody's gradient is late in, with pipesgd and sapipe. Default 0.
 	Warmup uint64
+	// StaleLayers is how many layers of the model, from the input, take gradients late, with sapipe.
+	StaleLayers int
+	// Prediction is what late layers predict their weights by, and Compensation how the gradients of others in it are corrected, by Lambda, with sapipe.
+	// By default PredictLocal, CompensateNothing and DefaultLambda.
+	Prediction   Prediction
+	Compensation Compensation
+	Lambda       float64
 	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
 	Tau int
 	// Pipelines is N >= 1, at the start. It may drop when a pipeline leaves; Alpha stays what it was.
@@ -101,6 +109,9 @@ func DefaultHorizon(tau int) float64 {
 // DefaultOuterRate is the rate of the center's step with diloco, that of its paper.
 const DefaultOuterRate = 0.7
 
+// DefaultLambda weighs compensation for delay with sapipe.
+const DefaultLambda = 0.04
+
 // rateOfUpdates is the factor of the learning rate where updates are averaged. An adaptive optimizer divides an update by the noise of its
 // pipeline's own batch, so the mean of N updates is smaller than the update of one batch of the total size by up to sqrt(N). The
 // mean of N updates of SGD is that update.
@@ -127,6 +138,15 @@ func (c Config) withDefaults() Config {
 	}
 	if c.OuterRate == 0 {
 		c.OuterRate = DefaultOuterRate
+	}
+	if c.Prediction == "" {
+		c.Prediction = PredictLocal
+	}
+	if c.Compensation == "" {
+		c.Compensation = CompensateNothing
+	}
+	if c.Lambda == 0 {
+		c.Lambda = DefaultLambda
 	}
 	return c
 }
@@ -200,6 +220,21 @@ type Needs struct {
 	Identity bool
 	// State is how many vectors Shard.State has.
 	State int
+	// Predicts: the method is a Predictor, and passes compute with weights that it predicts after each step.
+	Predicts bool
+	// Earlier: Predictor.Expect reads the pipeline's message of the round before.
+	Earlier bool
+	// Moved: Predictor.Expect reads the update that was applied.
+	Moved bool
+}
+
+// Predictor is a method whose pipelines compute with predicted weights.
+type Predictor interface {
+	Method
+	// Expect makes, of the mean gradient that a pipeline has just applied, the gradient that its next update is expected to have. applied is false where it had none to
+	// apply, and gradient means nothing. own is the pipeline's message of this round, earlier that of the round before (with Needs.Earlier), and moved the update that was applied (with
+	// Needs.Moved), which it may write to. False: nothing is expected, and passes compute with the weights as they are.
+	Expect(gradient flat.Vector, applied bool, own, earlier, moved flat.Vector) bool
 }
 
 // TimingOf is the timing of a round.
@@ -234,6 +269,18 @@ func (n Needs) Kept(s Shard) []flat.Vector {
 	return s.State
 }
 
+// PipelineKeeps is how many vectors a snapshot holds of each pipeline for the method: its predicted weights, and its message of the round.
+func (n Needs) PipelineKeeps() int {
+	keeps := 0
+	if n.Predicts {
+		keeps++
+	}
+	if n.Earlier {
+		keeps++
+	}
+	return keeps
+}
+
 // Vectors is how many vectors of a stage's length the center and the messages take beside so many pipelines, of which some train here.
 func (n Needs) Vectors(pipelines, here int) int {
 	switch {
@@ -242,7 +289,11 @@ func (n Needs) Vectors(pipelines, here int) int {
 	case n.Borrows():
 		pipelines -= here
 	}
-	return 2 + n.State + pipelines*n.Timing.Buffers() // center, sum, state; messages
+	own := 2 + n.State // center, sum
+	if n.Moved {
+		own++
+	}
+	return own + pipelines*n.Timing.Buffers() // and messages
 }
 
 // Method is an averaging method: a rule of the pipeline (Pull) and a rule of the center (Merge, Advance), both pure functions of

@@ -253,6 +253,7 @@ func everyMethod(t *testing.T, pipelines int) map[string]Method {
 		}
 	}
 	all["pipesgd after 3"] = newMethodOf(t, "pipesgd", Config{Pipelines: pipelines, Warmup: 3})
+	all["sapipe late"] = newMethodOf(t, "sapipe", Config{Pipelines: pipelines, StaleLayers: 1, Prediction: PredictNothing})
 	return all
 }
 

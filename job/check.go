@@ -53,12 +53,20 @@ func (c *checker) checkAveraging(methods map[string][]string) {
 	a := &c.Averaging
 	c.known("averaging.method", a.Method, slices.Sorted(maps.Keys(methods)))
 	own, known := methods[a.Method]
+	readers := map[string][]string{}
 	for _, of := range slices.Sorted(maps.Keys(methods)) {
 		for _, setting := range methods[of] {
-			if key := "averaging." + setting; known && !slices.Contains(own, setting) && c.Has(key) {
-				c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s", key, of, a.Method, of)
-			}
+			readers[setting] = append(readers[setting], of)
 		}
+	}
+	for _, setting := range slices.Sorted(maps.Keys(readers)) {
+		if key := "averaging." + setting; known && !slices.Contains(own, setting) && c.Has(key) {
+			of := readers[setting]
+			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s", key, strings.Join(of, " and "), a.Method, of[0])
+		}
+	}
+	if slices.Contains(own, "stale_layers") && a.StaleLayers == 0 {
+		c.refuse("averaging.method", "", "averaging.method is %s and averaging.stale_layers is 0: say how many layers, from the input, take gradients late; with none of them the method is allreduce", a.Method)
 	}
 	if a.Pull != "predicted" && a.Horizon != 0 {
 		c.refuse("averaging.horizon", "", "averaging.horizon is read with pull predicted only, and averaging.pull is %s; remove it, or write pull: predicted", a.Pull)

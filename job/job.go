@@ -312,7 +312,8 @@ type Averaging struct {
 	// The averaging method. `elastic`: pipelines are pulled toward a center that takes the mean of their updates (AvgPipe; see `pull`). `localsgd`: after
 	// `tau` steps of its own every pipeline is set to the mean of all. `diloco`: after `tau` steps the center takes a step of SGD with Nesterov's momentum by
 	// the mean of their updates, and all go on from it. `allreduce`: synchronous data parallelism; every step applies the mean of the pipelines' gradients. `pipesgd`:
-	// the same with the gradients of the step before, so that no pipeline waits for an exchange.
+	// the same with the gradients of the step before, so that no pipeline waits for an exchange. `sapipe`: the first `stale_layers` layers, whose gradients are ready last and whose
+	// weights are needed first, take those of the step before and compute with predicted weights (SAPipe); the others are synchronous.
 	Method string `yaml:"method" json:"method" default:"elastic"`
 	// With `elastic`, what a pipeline is pulled toward in a round; a single one is not pulled and trains as without averaging. `predicted`: where the
 	// center will be, as its own update tells: the center before the update plus `horizon` times that update; nobody waits. `new`: the
@@ -330,13 +331,25 @@ type Averaging struct {
 	OuterRate float64 `yaml:"outer_lr" json:"outer_lr,omitempty" default:"0" rule:"min=0 max=2" zero:"0.7"`
 	// With `diloco`, the momentum of that step.
 	OuterMomentum float64 `yaml:"outer_momentum" json:"outer_momentum,omitempty" default:"0.9" rule:"min=0 below=1"`
-	// With `pipesgd`, how many of the first steps apply the gradients of their own step, as with allreduce. The step after them applies none.
+	// With `sapipe`, how many layers of the model, counted from the input, apply the mean gradient of the step before; the others wait for that of this step. It has
+	// no default. As many as the model has, or more: all of them.
+	StaleLayers int `yaml:"stale_layers" json:"stale_layers,omitempty" default:"0" rule:"min=0 max=1e9"`
+	// With `sapipe`, the gradient that stands for the one that late layers have not got yet: they compute the next step with the weights that another step of the optimizer with it would
+	// give. `local`: the pipeline's own gradient of this step. `prev_sync`: the mean of the step before. `local_prev_sync`: that mean, with this step's gradient in the place of the pipeline's part. `none`:
+	// they compute with the weights as they are.
+	Prediction string `yaml:"prediction" json:"prediction,omitempty" default:"local" rule:"oneof=local|prev_sync|local_prev_sync|none"`
+	// With `sapipe` and `prediction: prev_sync` or `local_prev_sync`, how the mean of the step before is corrected for what the weights moved by since: by the squares of the gradient's elements (`diag`), or by its
+	// product with the move (`outer`), tensor by tensor; the adaptive ones divide by the gradient's size.
+	Compensation string `yaml:"compensation" json:"compensation,omitempty" default:"none" rule:"oneof=none|diag|diag_adaptive|outer|outer_adaptive"`
+	// What the correction is multiplied by. 0: 0.04.
+	Lambda float64 `yaml:"lambda" json:"lambda,omitempty" default:"0" rule:"min=0 max=10" zero:"0.04"`
+	// With `pipesgd` and `sapipe`, how many of the first steps apply the gradients of their own step, as with allreduce. In the step after them what is late applies none.
 	Warmup int `yaml:"warmup" json:"warmup,omitempty" default:"0" rule:"min=0 max=1e9"`
 	// What the learning rate is multiplied by, at every step. `auto`: with elastic and localsgd the root of the number of pipelines for adam and adamw, whose
 	// updates shrink when they are averaged, else 1. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.
 	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6 word=auto"`
-	// Optimizer steps of each pipeline between rounds; 1 with allreduce and pipesgd. The budget of `train` is rounded up to whole rounds, so one that takes twice the
+	// Optimizer steps of each pipeline between rounds; 1 with allreduce, pipesgd and sapipe. The budget of `train` is rounded up to whole rounds, so one that takes twice the
 	// budget or more is refused.
 	Tau int `yaml:"tau" json:"tau" default:"1" rule:"min=1 max=1e9"`
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
 func TestAveragingComputesTheRulesToTheBitInWhateverOrderPipelinesArrive(t *testing.T) {
@@ -292,11 +293,28 @@ func compareSnapshot(t *testing.T, got *Snapshot, s *sequential, k int, round ui
 		}
 	}
 	for p, stages := range s.fakes {
-		if len(got.Pipelines) <= p || got.Pipelines[p].Pipeline != p || got.Pipelines[p].Step != round || got.Pipelines[p].Updates != s.updates ||
+		if len(got.Pipelines) <= p || got.Pipelines[p].Pipeline != p || got.Pipelines[p].Step != round || got.Pipelines[p].Updates != s.updates[k] ||
 			!slices.Equal(got.Pipelines[p].Parameters, stages[k].params) || !slices.Equal(got.Pipelines[p].State[0], stages[k].momentum) {
 			t.Errorf("round %d, stage %d: pipeline %d differs", round, k, p)
+			continue
+		}
+		if x := got.Pipelines[p].Predicted; x != nil && !slices.Equal(x, stages[k].predicted) {
+			t.Errorf("round %d, stage %d: pipeline %d predicts %v, want %v", round, k, p, x, stages[k].predicted)
+		}
+		if m := got.Pipelines[p].Message; m != nil && !slices.Equal(late(s, k, m), late(s, k, s.earlier[p][k])) {
+			t.Errorf("round %d, stage %d: pipeline %d sent %v, want %v where it is late", round, k, p, m, s.earlier[p][k])
 		}
 	}
+}
+
+// late are the elements of a vector whose gradients are, which are those that the method keeps any of.
+func late(s *sequential, k int, of flat.Host) (all flat.Host) {
+	for i, kept := range s.kept[k] {
+		if kept != 0 {
+			all = append(all, of[i])
+		}
+	}
+	return all
 }
 
 // TestACenterOnlySnapshotRestartsThePipelinesFromTheCenter also checks that the optimizer's count starts again with its state.

@@ -81,18 +81,22 @@ func (g *Group) stageID(st *localStage, pipeline int) stageID {
 
 func (g *Group) buildShard(st *localStage) error {
 	c := &g.config
-	members := everyPipeline(c.Pipelines)
-	needs := c.Method.Needs()
 	if c.evaluates() {
 		st.eval = newEvaluator(g.stageID(st, 0), c, st)
 	}
-	st.snaps = newSnapshotter(st.config.Index, c, st.executor)
-	st.shard = &shard{
-		index: st.config.Index, capturing: make(map[int]uint64), config: c, executor: st.executor, stages: st.replicas, rules: c.Method, needs: needs,
-		snaps: st.snaps, eval: st.eval, center: elastic.NewCenter(needs, c.StartRound, members...), inputs: make(chan input, c.Pipelines),
+	length := st.lead().Shape().Parameters
+	layout := st.config.Layout
+	if layout == nil {
+		layout = elastic.Whole(length)
 	}
-	for range members {
-		st.shard.released = append(st.shard.released, make(chan release, 1))
+	parts := newSlices(c, layout)
+	st.snaps = newSnapshotter(st.config.Index, c, st.executor, len(parts), length)
+	st.shard = &shard{
+		index: st.config.Index, capturing: make(map[int]uint64), config: c, executor: st.executor, stages: st.replicas, needs: c.Method.Needs(), slices: parts,
+		snaps: st.snaps, eval: st.eval, inputs: make(chan input, c.Pipelines),
+	}
+	for range c.Pipelines {
+		st.shard.released = append(st.shard.released, make(chan release, len(parts)))
 	}
 	if err := st.shard.allocate(); err != nil {
 		return err

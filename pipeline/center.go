@@ -12,42 +12,44 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// shard is the center's part of one stage, in the memory of the stage's device: it hands every input to the elastic.Center and executes
+// shard is the center's part of one stage, in the memory of the stage's device, slice by slice: it hands every input to the slice's elastic.Center and executes
 // the actions that come back, in order, on the device's executor. One goroutine (run) does so for all pipelines; a pipeline
-// waits only for its own release, and merging goes on while it trains.
+// waits only for its own releases, and merging goes on while it trains.
 type shard struct {
 	index    int
 	config   *Config
 	executor *executor
-	stages   []stage.Stage // by pipeline; nil of one that trains elsewhere
-	peers    *peers        // the processes of other groups
-	rules    elastic.Method
-	needs    elastic.Needs
-	vectors  elastic.Shard
-	messages [][]flat.Vector // by pipeline, Timing.Buffers each
+	stages   []stage.Stage   // by pipeline; nil of one that trains elsewhere
+	peers    *peers          // the processes of other groups
+	needs    elastic.Needs   // of the method; those of a slice may ask for less
+	vectors  elastic.Shard   // of the whole stage; those of slices are parts of them, as of messages
+	messages [][]flat.Vector // by pipeline, Timing.Buffers each; none where the gradient is the message
+	slices   []*slice        // several only where gradients are exchanged
+	moved    flat.Vector     // the update of a step, with Needs.Moved
 	snaps    *snapshotter
 	eval     *evaluator // nil without evaluation
 
 	capturing map[int]uint64 // pipeline -> the round that it is captured for once its update is applied; with exchanged gradients; on the executor
 
 	inputs   chan input
-	released []chan release // by pipeline; capacity 1
+	released []chan release // by pipeline; capacity for one of each slice
 
-	mu     sync.Mutex // of center: Commit asks it from other goroutines
-	center *elastic.Center
+	mu sync.Mutex // of the slices' centers: Commit asks them from other goroutines
 }
 
-// input is what the shard's goroutine is told: a pipeline has ended a round or, with sync, the caller waits until all before it
+// input is what the shard's goroutine is told: a pipeline has ended a round of a slice or, with sync, the caller waits until all before it
 // is done.
 type input struct {
+	slice    *slice
 	pipeline int
 	round    uint64
 	capture  bool          // snapshot the final round, in which everything rests
 	sync     chan struct{} // closed when all inputs before are done
 }
 
-// release lets a pipeline go on.
+// release lets a pipeline go on, as far as a slice is concerned.
 type release struct {
+	slice   *slice
 	round   uint64
 	started time.Duration // when its averaging reached the device
 }
@@ -56,18 +58,23 @@ type release struct {
 func (s *shard) average(ctx context.Context, id stageID, round uint64) error {
 	span := id.span(trace.WaitAverage, round*s.config.tau()-1, -1)
 	span.Start = trace.Now()
-	if err := send(ctx, s.inputs, input{pipeline: id.pipeline, round: round}); err != nil {
-		return err
+	for _, part := range s.slices {
+		if err := send(ctx, s.inputs, input{slice: part, pipeline: id.pipeline, round: round}); err != nil {
+			return err
+		}
 	}
-	r, err := receive(ctx, s.released[id.pipeline])
-	if err != nil {
-		return err
+	span.End = span.Start
+	for range s.slices {
+		r, err := receive(ctx, s.released[id.pipeline])
+		if err != nil {
+			return err
+		}
+		span.End = max(span.End, r.started)
+		if r.round != round {
+			return fmt.Errorf("released from round %d, waits for round %d", r.round, round)
+		}
 	}
-	span.End = max(span.Start, r.started)
 	s.config.Events.Trace.Emit(span)
-	if r.round != round {
-		return fmt.Errorf("released from round %d, waits for round %d", r.round, round)
-	}
 	return nil
 }
 
@@ -97,12 +104,12 @@ func (s *shard) take(ctx context.Context, in input) error {
 		return err
 	}
 	s.mu.Lock()
-	actions, err := s.center.Update(in.pipeline, in.round)
+	actions, err := in.slice.center.Update(in.pipeline, in.round)
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return s.execute(ctx, actions)
+	return s.execute(ctx, in.slice, actions)
 }
 
 // complete does what the message of a pipeline that trains here still needs: a gradient is copied from where the next batch adds up another, and one that
@@ -112,19 +119,20 @@ func (s *shard) complete(ctx context.Context, in input) error {
 	if of == nil {
 		return nil
 	}
-	copies := s.needs.Gradients && !s.needs.Borrows()
-	sends := s.peers.exist() && (s.needs.Gradients || s.needs.TimingOf(in.round) == elastic.After)
+	needs := in.slice.needs
+	copies := needs.Gradients && !needs.Borrows()
+	sends := s.peers.exist() && (needs.Gradients || needs.TimingOf(in.round) == elastic.After)
 	if !copies && !sends {
 		return nil
 	}
 	span := trace.Span{Kind: trace.Average, Pipeline: in.pipeline, Stage: s.index, Micro: -1, Step: in.round*s.config.tau() - 1}
 	err := s.executor.Do(ctx, span, func() error {
-		message := s.message(in.pipeline, in.round)
+		message := in.slice.message(in.pipeline, in.round)
 		if copies {
-			message.Copy(of.Gradients())
+			message.Copy(in.slice.gradients[in.pipeline])
 		}
 		if sends {
-			s.peers.fill(in.pipeline, in.round, message)
+			s.peers.fill(in.pipeline, in.slice.index, in.round, message)
 		}
 		return nil
 	})
@@ -146,7 +154,7 @@ func (s *shard) await(ctx context.Context) error {
 
 // execute carries out actions in order. Those up to a release share one visit to the device, so that a pipeline waits for no more
 // than its own pull.
-func (s *shard) execute(ctx context.Context, actions []elastic.Action) error {
+func (s *shard) execute(ctx context.Context, of *slice, actions []elastic.Action) error {
 	var todo, held []elastic.Action
 	for _, a := range actions {
 		switch a.Kind {
@@ -155,14 +163,14 @@ func (s *shard) execute(ctx context.Context, actions []elastic.Action) error {
 				held = append(held, a)
 				continue
 			}
-			started, err := s.flush(ctx, &todo)
+			started, err := s.flush(ctx, of, &todo)
 			if err != nil {
 				return err
 			}
-			s.released[a.Pipeline] <- release{a.Round, started}
+			s.released[a.Pipeline] <- release{of, a.Round, started}
 		case elastic.Advance:
 			if !s.needs.Gradients {
-				if err := s.claimEvaluation(ctx, a.Round, &todo); err != nil {
+				if err := s.claimEvaluation(ctx, of, a.Round, &todo); err != nil {
 					return err
 				}
 			}
@@ -171,12 +179,12 @@ func (s *shard) execute(ctx context.Context, actions []elastic.Action) error {
 			todo = append(todo, a)
 		}
 	}
-	started, err := s.flush(ctx, &todo)
+	started, err := s.flush(ctx, of, &todo)
 	if err != nil {
 		return err
 	}
 	for _, a := range held {
-		s.released[a.Pipeline] <- release{a.Round, started}
+		s.released[a.Pipeline] <- release{of, a.Round, started}
 	}
 	for _, a := range actions {
 		if a.Kind == elastic.Advance && !s.needs.Gradients {
@@ -218,18 +226,18 @@ func (s *shard) leave(ctx context.Context, pipeline int, round uint64) error {
 }
 
 // claimEvaluation waits, before the round of an evaluation, until the one before no longer reads its vector.
-func (s *shard) claimEvaluation(ctx context.Context, round uint64, todo *[]elastic.Action) error {
+func (s *shard) claimEvaluation(ctx context.Context, of *slice, round uint64, todo *[]elastic.Action) error {
 	if s.eval == nil || !s.config.Evaluation.Due(round) {
 		return nil
 	}
-	if _, err := s.flush(ctx, todo); err != nil {
+	if _, err := s.flush(ctx, of, todo); err != nil {
 		return err
 	}
 	return s.eval.claim(ctx)
 }
 
 // flush executes actions in one visit to the device, empties the list and returns when the device turned to it.
-func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time.Duration, err error) {
+func (s *shard) flush(ctx context.Context, of *slice, todo *[]elastic.Action) (started time.Duration, err error) {
 	actions := *todo
 	if len(actions) == 0 {
 		return trace.Now(), nil
@@ -242,7 +250,7 @@ func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time
 	err = s.executor.Do(ctx, span, func() error {
 		started = trace.Now()
 		for _, a := range actions {
-			s.apply(a)
+			s.apply(of, a)
 		}
 		return nil
 	})
@@ -256,21 +264,21 @@ func (s *shard) flush(ctx context.Context, todo *[]elastic.Action) (started time
 }
 
 // apply executes one action on the device.
-func (s *shard) apply(a elastic.Action) {
+func (s *shard) apply(of *slice, a elastic.Action) {
 	elsewhere := a.Pipeline < len(s.stages) && s.stages[a.Pipeline] == nil
 	switch a.Kind {
 	case elastic.Pull:
-		if !s.needs.Identity && !elsewhere {
-			s.pull(a.Pipeline, a.Round)
+		if !of.needs.Identity && !elsewhere {
+			s.pull(of, a.Pipeline, a.Round)
 		}
 	case elastic.Merge:
-		if !s.needs.Identity {
-			s.rules.Merge(s.vectors, s.message(a.Pipeline, a.Round), a.First)
+		if !of.needs.Identity {
+			of.rules.Merge(of.vectors, of.message(a.Pipeline, a.Round), a.First)
 		}
 	case elastic.Advance:
-		s.snaps.readRest(centerOwner)
-		if !s.needs.Identity {
-			s.rules.Advance(s.vectors, a.Count)
+		s.snaps.readRest(of.owner())
+		if !of.needs.Identity {
+			of.rules.Advance(of.vectors, a.Count)
 		}
 		if !s.needs.Gradients && s.eval != nil && s.config.Evaluation.Due(a.Round) {
 			s.eval.vector.Copy(s.vectors.Center)
@@ -279,30 +287,33 @@ func (s *shard) apply(a elastic.Action) {
 		switch {
 		case elsewhere:
 		case s.needs.Gradients:
-			s.capturing[a.Pipeline] = a.Round // once the gradient that it waits for is applied
+			s.capturing[a.Pipeline] = a.Round // once the gradients that it waits for are applied
 		default:
-			s.snaps.capturePipeline(a.Round, a.Pipeline, s.stages[a.Pipeline])
+			s.snaps.capturePipeline(a.Round, s, a.Pipeline)
 		}
 	case elastic.Snapshot:
-		s.snaps.captureCenter(a.Round, a.Count, s.vectors)
+		s.snaps.captureCenter(a.Round, a.Count, of)
 	case elastic.Admit:
 		if !elsewhere {
-			s.stages[a.Pipeline].Parameters().Copy(s.vectors.Center)
+			of.weights[a.Pipeline].Copy(of.vectors.Center)
 		}
 	case elastic.Release: // nothing to compute
 	}
 }
 
 // pull runs the pipeline's rule, on the gradient of its batch or on its weights.
-func (s *shard) pull(pipeline int, round uint64) {
-	of, message := s.stages[pipeline], s.message(pipeline, round)
-	if s.needs.Gradients {
-		s.rules.Pull(of.Gradients(), message, s.vectors.Center)
-		return
-	}
-	s.rules.Pull(of.Parameters(), message, s.vectors.Center)
-	if s.needs.TimingOf(round) == elastic.Before && s.peers.exist() {
-		s.peers.fill(pipeline, round, message)
+func (s *shard) pull(of *slice, pipeline int, round uint64) {
+	message := of.message(pipeline, round)
+	switch {
+	case of.needs.Idle(round): // nothing is applied, and nothing counts in the norm
+		of.gradients[pipeline].Zero()
+	case of.needs.Gradients:
+		of.rules.Pull(of.gradients[pipeline], message, of.vectors.Center)
+	default:
+		of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
+		if of.needs.TimingOf(round) == elastic.Before && s.peers.exist() {
+			s.peers.fill(pipeline, of.index, round, message)
+		}
 	}
 }
 
@@ -310,7 +321,7 @@ func (s *shard) pull(pipeline int, round uint64) {
 func (s *shard) updated(pipeline int, round uint64) {
 	if s.capturing[pipeline] == round {
 		delete(s.capturing, pipeline)
-		s.snaps.capturePipeline(round, pipeline, s.stages[pipeline])
+		s.snaps.capturePipeline(round, s, pipeline)
 	}
 }
 
@@ -322,19 +333,17 @@ func (s *shard) weights() flat.Vector {
 	return s.vectors.Center
 }
 
-// message is the vector of a pipeline for a round; with one pipeline there is none.
-func (s *shard) message(pipeline int, round uint64) flat.Vector {
-	buffers := s.messages[pipeline]
-	return buffers[round%uint64(len(buffers))]
-}
-
 // delta is where the optimizer adds an update of a step, or nil when the method does not ask for it. first says that it is the
 // step's first. On the executor.
 func (s *shard) delta(pipeline int, step uint64, first bool) flat.Vector {
+	if s.needs.Moved {
+		s.moved.Zero()
+		return s.moved
+	}
 	if !s.needs.Delta {
 		return nil
 	}
-	m := s.message(pipeline, step/s.config.tau()+1)
+	m := s.slices[0].message(pipeline, step/s.config.tau()+1)
 	if first && step%s.config.tau() == 0 {
 		m.Zero()
 	}
@@ -345,7 +354,7 @@ func (s *shard) delta(pipeline int, step uint64, first bool) flat.Vector {
 func (s *shard) completeReads(pipeline int) {
 	s.snaps.readRest(pipeline)
 	if s.needs.Identity {
-		s.snaps.readRest(centerOwner)
+		s.snaps.readRest(s.slices[0].owner())
 	}
 }
 
@@ -354,9 +363,11 @@ func (s *shard) captureAll(ctx context.Context, round uint64) error {
 	span := trace.Span{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: round * s.config.tau()}
 	err := s.executor.Do(ctx, span, func() error {
 		for _, p := range s.config.here() {
-			s.snaps.capturePipeline(round, p, s.stages[p])
+			s.snaps.capturePipeline(round, s, p)
 		}
-		s.snaps.captureCenter(round, len(s.stages), s.vectors)
+		for _, of := range s.slices {
+			s.snaps.captureCenter(round, len(s.stages), of)
+		}
 		return nil
 	})
 	if err != nil {
@@ -376,6 +387,9 @@ func (s *shard) allocate() error {
 		for i := range s.vectors.State {
 			all = append(all, &s.vectors.State[i])
 		}
+		if s.needs.Moved {
+			all = append(all, &s.moved)
+		}
 		if err := s.newVectors(all...); err != nil {
 			return err
 		}
@@ -392,15 +406,11 @@ func (s *shard) allocate() error {
 	return nil
 }
 
-// allocateMessages makes those of all pipelines; a gradient that may be the message itself needs none.
+// allocateMessages makes those of all pipelines, and the slices of everything; a gradient that may be the message itself needs none.
 func (s *shard) allocateMessages() error {
 	s.messages = make([][]flat.Vector, len(s.stages))
 	for p, of := range s.stages {
-		switch {
-		case s.needs.Identity:
-			continue
-		case of != nil && s.needs.Borrows():
-			s.messages[p] = []flat.Vector{of.Gradients()}
+		if s.needs.Identity || of != nil && s.needs.Borrows() {
 			continue
 		}
 		s.messages[p] = make([]flat.Vector, s.needs.Timing.Buffers())
@@ -409,6 +419,9 @@ func (s *shard) allocateMessages() error {
 				return err
 			}
 		}
+	}
+	for _, of := range s.slices {
+		of.share(s)
 	}
 	return nil
 }

@@ -38,9 +38,11 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 		}
 	default:
 		for _, st := range g.stages {
-			// It is not earlier than the earliest that the center gave just now.
-			if _, err := st.shard.center.Snapshot(round); err != nil {
-				panic("pipeline: " + err.Error())
+			for _, of := range st.shard.slices {
+				// It is not earlier than the earliest that the center gave just now.
+				if _, err := of.center.Snapshot(round); err != nil {
+					panic("pipeline: " + err.Error())
+				}
 			}
 		}
 	}
@@ -63,7 +65,9 @@ func (g *Group) stoppable() uint64 {
 func (g *Group) possible() uint64 {
 	earliest := uint64(0)
 	for _, st := range g.stages {
-		earliest = max(earliest, st.shard.center.EarliestSnapshot())
+		for _, of := range st.shard.slices {
+			earliest = max(earliest, of.center.EarliestSnapshot())
+		}
 	}
 	return earliest
 }
@@ -97,6 +101,6 @@ func (g *Group) Final() uint64 { return g.gate.last() }
 // captureFinal has every shard snapshot the final round, now that all is at rest. The caller holds mu.
 func (g *Group) captureFinal() {
 	for _, st := range g.stages {
-		_ = send(g.ctx, st.shard.inputs, input{capture: true, round: st.shard.center.Round()}) // it fails when the group ends
+		_ = send(g.ctx, st.shard.inputs, input{capture: true, round: st.shard.slices[0].center.Round()}) // it fails when the group ends
 	}
 }

@@ -87,6 +87,8 @@ type StageConfig struct {
 	Source func(pipeline int) Source
 	// EvaluationSource gives held-out data; only with Evaluation, and only the first and the last stage need one.
 	EvaluationSource Source
+	// Layout is what lies where in the stage's flat vector, for methods that treat layers differently. Nil: it is one tensor of the first layer.
+	Layout elastic.Layout
 	// Restore, unless nil, is where the stage resumes: vectors as long as its own, as many as its optimizer and the method have.
 	Restore *Snapshot
 }

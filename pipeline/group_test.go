@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/flat"
@@ -59,7 +60,7 @@ func (r *run) config(t testing.TB) Config {
 	r.snaps, r.evals, r.shards = map[uint64]map[int]*Snapshot{}, map[uint64]Evaluation{}, map[int]flat.Host{}
 	c := Config{
 		Generation: 3, Plan: r.plan(t), MicroBatches: r.micros, Pipelines: r.pipelines,
-		Method: r.method(t), ClipNorm: r.clip, LearningRate: rate, FinalRound: r.rounds,
+		Method: r.method(), ClipNorm: r.clip, LearningRate: rate, FinalRound: r.rounds,
 		Events: Events{OnStep: r.onStep, OnSnapshot: r.onSnapshot, OnEvaluated: r.onEvaluated},
 	}
 	local := r.local
@@ -92,13 +93,20 @@ func (r *run) plan(t testing.TB) schedule.Plan {
 }
 
 func (r *run) stageConfig(k, slots int, busy *atomic.Int32) StageConfig {
+	predicts := r.method().Needs().Predicts
 	return StageConfig{
-		Index: k,
+		Index: k, Layout: r.layout(k),
 		Build: func(p int) (stage.Stage, error) {
 			f := newFake(k, r.stages)
+			if predicts {
+				f.predicted = slices.Clone(f.params)
+			}
 			f.slots, f.tied, f.jitter, f.busy = slots, r.tied, r.jitter, busy
 			if k == 0 || k == r.stages-1 {
 				copy(f.params[:r.tied], newFake(0, r.stages).params) // tied copies start equal
+				if predicts {
+					copy(f.predicted, f.params)
+				}
 			}
 			if r.prepare != nil {
 				r.prepare(f, p)
@@ -111,6 +119,17 @@ func (r *run) stageConfig(k, slots int, busy *atomic.Int32) StageConfig {
 		Source:           func(p int) Source { return data{p} },
 		EvaluationSource: data{99},
 	}
+}
+
+// layout is that of a stage of two layers, of which the second lies first, behind what may be tied to the first stage's.
+func (r *run) layout(k int) elastic.Layout {
+	n, tied := len(newFake(k, r.stages).params), 0
+	var l elastic.Layout
+	if r.tied > 0 && (k == 0 || k == r.stages-1) {
+		tied = r.tied
+		l = append(l, elastic.Run{Range: flat.Range{To: tied}})
+	}
+	return append(l, elastic.Run{Range: flat.Range{From: tied, To: 4}, Layer: 2*k + 1}, elastic.Run{Range: flat.Range{From: 4, To: n}, Layer: 2 * k})
 }
 
 func (r *run) onStep(s StepReport) {
@@ -132,7 +151,7 @@ func (r *run) onSnapshot(s *Snapshot) {
 		c.State = append(c.State, slices.Clone(v))
 	}
 	for _, p := range s.Pipelines {
-		p.Parameters = slices.Clone(p.Parameters)
+		p.Parameters, p.Predicted, p.Message = slices.Clone(p.Parameters), slices.Clone(p.Predicted), slices.Clone(p.Message)
 		states := p.State
 		p.State = nil
 		for _, v := range states {
@@ -172,8 +191,9 @@ func (r *run) collect(g *Group) {
 type sequential struct {
 	fakes   [][]*fake // by pipeline, stage
 	centers []flat.Host
-	kept    []flat.Host // by stage: what the method goes on with beside weights; nil of one that keeps nothing
-	updates uint64      // that optimizers have taken
+	kept    []flat.Host   // by stage: what the method goes on with beside weights; nil of one that keeps nothing
+	earlier [][]flat.Host // by pipeline, stage: the gradient of the step before, of methods that predict
+	updates []uint64      // by stage: that optimizers have taken
 	losses  map[[2]uint64]float64
 }
 
@@ -188,6 +208,9 @@ func (r *run) sequential(t testing.TB) *sequential {
 			if k == 0 || k == r.stages-1 {
 				copy(f.params[:r.tied], newFake(0, r.stages).params)
 			}
+			if r.method().Needs().Predicts {
+				f.predicted = slices.Clone(f.params)
+			}
 			stages = append(stages, f)
 		}
 		s.fakes = append(s.fakes, stages)
@@ -196,13 +219,16 @@ func (r *run) sequential(t testing.TB) *sequential {
 		s.centers = append(s.centers, slices.Clone(s.fakes[0][k].params))
 		s.kept = append(s.kept, flat.NewHost(len(s.centers[k])))
 	}
+	s.updates = make([]uint64, r.stages)
 	tau := uint64(max(r.tau, 1))
 	for round := uint64(1); round <= r.rounds; round++ {
 		if r.exchangesGradients() {
 			r.gradientRound(t, s, round)
 			continue
 		}
-		s.updates = round * tau
+		for k := range s.updates {
+			s.updates[k] = round * tau
+		}
 		deltas := make([][]flat.Host, r.pipelines)
 		for p, stages := range s.fakes {
 			for _, f := range stages {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -21,11 +22,11 @@ type peers struct {
 	remotes []*remote          // the pipelines that train elsewhere, ascending
 	id      func(pipeline int) stageID
 	gate    *gate
-	bytes   int      // of a message: the vector, and the sender's final round
+	bytes   int      // of the largest message
 	filled  []filled // on the executor, and by send between its visits
 }
 
-// finalBytes are those behind the vector of a message: the final round, as the sender knows it (Group.Commit).
+// finalBytes are those behind the elements of a message: the final round, as the sender knows it (Group.Commit).
 const finalBytes = 8
 
 // filled is a message that is to be sent.
@@ -40,10 +41,10 @@ type remote struct {
 	shard *shard
 	gate  *gate
 	from  wire.End
-	start uint64 // the round that training starts from
+	freed []uint64 // by slice: the newest round that the center has released the pipeline from; run's
 
 	mu        sync.Mutex
-	delivered uint64        // the newest round handed to the center
+	delivered []uint64      // by slice: the newest round handed to the center
 	changed   chan struct{} // closed and replaced with each
 }
 
@@ -51,12 +52,15 @@ func newPeers(g *Group, st *localStage) *peers {
 	c := &g.config
 	p := &peers{
 		links: map[int][]wire.End{}, id: func(pipeline int) stageID { return g.stageID(st, pipeline) }, gate: g.gate,
-		bytes: 4*st.lead().Shape().Parameters + finalBytes,
+	}
+	delivered := make([]uint64, len(st.shard.slices))
+	for i, of := range st.shard.slices {
+		p.bytes, delivered[i] = max(p.bytes, messageBytes(of)), c.StartRound
 	}
 	for pipeline, s := range st.replicas {
 		if s == nil {
 			p.remotes = append(p.remotes, &remote{
-				stageID: g.stageID(st, pipeline), shard: st.shard, gate: g.gate, start: c.StartRound, delivered: c.StartRound, changed: make(chan struct{}),
+				stageID: g.stageID(st, pipeline), shard: st.shard, gate: g.gate, freed: slices.Clone(delivered), delivered: slices.Clone(delivered), changed: make(chan struct{}),
 			})
 		}
 	}
@@ -66,18 +70,21 @@ func newPeers(g *Group, st *localStage) *peers {
 // exist reports whether there is any other group.
 func (p *peers) exist() bool { return len(p.remotes) > 0 }
 
-// header is that of a message.
-func (p *peers) header(pipeline int, round uint64) wire.Header {
-	id := p.id(pipeline)
-	return id.header(wire.Message, id.index, id.index, round, -1)
+// messageBytes are those of a message of a slice: its elements, and the sender's final round.
+func messageBytes(of *slice) int { return 4*(of.To-of.From) + finalBytes }
+
+// header is that of a message: a slice takes the place of a micro-batch.
+func (s stageID) messageHeader(slice int, round uint64) wire.Header {
+	return s.header(wire.Message, s.index, s.index, round, slice)
 }
 
-// fill copies the message of a pipeline here for every other group. On the executor.
-func (p *peers) fill(pipeline int, round uint64, message flat.Vector) {
+// fill copies the message of a pipeline here, of a slice, for every other group. On the executor.
+func (p *peers) fill(pipeline, slice int, round uint64, message flat.Vector) {
+	bytes := 4*message.Len() + finalBytes
 	for i, to := range p.links[pipeline] {
-		f := to.NewFrame(p.header(pipeline, round), p.bytes)
+		f := to.NewFrame(p.id(pipeline).messageHeader(slice, round), bytes)
 		if i == 0 {
-			at := p.bytes - finalBytes
+			at := bytes - finalBytes
 			message.Read(floats(f.Payload[:at]), 0)
 			binary.LittleEndian.PutUint64(f.Payload[at:], p.gate.last())
 		} else {
@@ -107,7 +114,7 @@ func (p *peers) await(ctx context.Context, round uint64) error {
 	for _, q := range p.remotes {
 		for {
 			q.mu.Lock()
-			delivered, changed := q.delivered, q.changed
+			delivered, changed := slices.Min(q.delivered), q.changed
 			q.mu.Unlock()
 			if delivered >= round {
 				break
@@ -122,52 +129,65 @@ func (p *peers) await(ctx context.Context, round uint64) error {
 
 // run hands messages over until ctx ends, or the link does.
 func (r *remote) run(ctx context.Context) error {
-	for round := r.start + 1; ; round++ {
-		err := r.deliver(ctx, round)
-		over := errors.Is(err, wire.ErrClosed) && round > r.gate.last() // the other process was through first
+	for {
+		err := r.deliver(ctx)
+		over := errors.Is(err, wire.ErrClosed) && slices.Min(r.delivered) >= r.gate.last() // the other process was through first
 		if over || ctx.Err() != nil {
 			return nil //nolint:nilerr // it has ended as it should
 		}
 		if err != nil {
+			round := slices.Min(r.delivered) + 1
 			return &Error{Pipeline: r.pipeline, Stage: r.index, Step: round*r.shard.config.tau() - 1, Op: fmt.Sprintf("message of round %d", round), Err: err}
 		}
 	}
 }
 
-// deliver hands the message of a round to the center, which may write over the one before: it has released the pipeline.
-func (r *remote) deliver(ctx context.Context, round uint64) error {
+// deliver hands the next message, which is of any slice, to its center, which may write over the one before: it has released the pipeline.
+func (r *remote) deliver(ctx context.Context) error {
 	f, err := r.from.Receive(ctx)
 	if err != nil {
 		return err
 	}
 	defer f.Release()
-	at := 4 * r.shard.vectors.Center.Len()
-	if err := verify(f, r.header(wire.Message, r.index, r.index, round, -1), at+finalBytes); err != nil {
+	of := r.shard.slices[min(max(f.Micro, 0), len(r.shard.slices)-1)]
+	round := r.delivered[of.index] + 1
+	if err := verify(f, r.messageHeader(of.index, round), messageBytes(of)); err != nil {
 		return err
 	}
+	at := messageBytes(of) - finalBytes
 	if final := binary.LittleEndian.Uint64(f.Payload[at:]); !r.gate.lower(final) {
 		return fmt.Errorf("training ends at round %d there, and a pipeline here has begun a later one", final)
 	}
-	if round > r.start+1 {
-		if _, err := receive(ctx, r.shard.released[r.pipeline]); err != nil {
-			return err
-		}
+	if err := r.awaitRelease(ctx, of, round-1); err != nil {
+		return err
 	}
 	err = r.shard.executor.Do(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
-		r.shard.message(r.pipeline, round).Write(floats(f.Payload[:at]), 0)
+		of.message(r.pipeline, round).Write(floats(f.Payload[:at]), 0)
 		return nil
 	})
 	if err == nil {
-		err = send(ctx, r.shard.inputs, input{pipeline: r.pipeline, round: round})
+		err = send(ctx, r.shard.inputs, input{slice: of, pipeline: r.pipeline, round: round})
 	}
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.delivered = round
+	r.delivered[of.index] = round
 	close(r.changed)
 	r.changed = make(chan struct{})
+	return nil
+}
+
+// awaitRelease returns when the center of a slice has released the pipeline from a round.
+func (r *remote) awaitRelease(ctx context.Context, of *slice, round uint64) error {
+	for r.freed[of.index] < round {
+		released, err := receive(ctx, r.shard.released[r.pipeline])
+		if err != nil {
+			return err
+		}
+		r.freed[released.slice.index] = released.round
+	}
 	return nil
 }
 
@@ -178,7 +198,7 @@ func (w *wiring) connectPeers(ctx context.Context, group *errgroup.Group) {
 			continue
 		}
 		spec := wire.Spec{
-			Generation: w.config.Generation, Depth: w.config.Method.Needs().Timing.Buffers() + 1, MaxBytes: st.peers.bytes, Trace: w.config.Events.Trace, Memory: w.memory(k),
+			Generation: w.config.Generation, Depth: (w.config.Method.Needs().Timing.Buffers() + 1) * len(st.shard.slices), MaxBytes: st.peers.bytes, Trace: w.config.Events.Trace, Memory: w.memory(k),
 		}
 		link := func(p int) wire.Link { return wire.Link{Purpose: wire.Averaged, Pipeline: p, Lower: k, Upper: k} }
 		for _, q := range st.peers.remotes {

@@ -2,22 +2,27 @@ package pipeline
 
 import (
 	"cmp"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
 // averagings are the methods that tests run: elastic by its pulls, the others by their names, with what is set of them.
-var averagings = []string{"predicted", "old", "new", "elastic", "localsgd", "diloco", "allreduce", "pipesgd", "pipesgd after 3"}
+var averagings = []string{
+	"predicted", "old", "new", "elastic", "localsgd", "diloco", "allreduce", "pipesgd", "pipesgd after 3",
+	"sapipe 3 local", "sapipe 2 prev_sync diag after 2", "sapipe 3 local_prev_sync outer_adaptive", "sapipe 4 local_prev_sync diag_adaptive after 1", "sapipe 1 prev_sync outer", "sapipe 5 prev_sync after 1", "sapipe 99 none",
+}
 
 // outerRate and outerMomentum are diloco's.
 const outerRate, outerMomentum = 0.5, 0.75
 
-func (r *run) method(t testing.TB) elastic.Method {
-	t.Helper()
+func (r *run) method() elastic.Method {
 	name, c := r.by, elastic.Config{Tau: r.tau, Pipelines: r.pipelines}
 	switch r.by {
 	case "", "predicted", "old", "new", "elastic":
@@ -27,9 +32,21 @@ func (r *run) method(t testing.TB) elastic.Method {
 	case "pipesgd after 3":
 		name, c.Warmup = "pipesgd", 3
 	}
+	if words := strings.Fields(r.by); len(words) > 0 && words[0] == "sapipe" {
+		name, c.Lambda = "sapipe", lambda
+		c.StaleLayers, _ = strconv.Atoi(words[1])
+		c.Prediction, words = elastic.Prediction(words[2]), words[3:]
+		if n := len(words); n > 1 && words[n-2] == "after" {
+			c.Warmup, _ = strconv.ParseUint(words[n-1], 10, 64)
+			words = words[:n-2]
+		}
+		if len(words) > 0 {
+			c.Compensation = elastic.Compensation(words[0])
+		}
+	}
 	m, err := elastic.NewMethod(name, c)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return m
 }
@@ -44,49 +61,162 @@ func tauOf(by string, tau int) int {
 
 // exchangesGradients reports whether pipelines exchange gradients. A single one trains alone.
 func (r *run) exchangesGradients() bool {
-	return r.pipelines > 1 && (r.by == "allreduce" || strings.HasPrefix(r.by, "pipesgd"))
+	return r.pipelines > 1 && (r.by == "allreduce" || strings.HasPrefix(r.by, "pipesgd") || strings.HasPrefix(r.by, "sapipe"))
 }
 
-// gradientRound is a step of all pipelines with the mean of their gradients: of this step with allreduce, and with pipesgd of the step before (Li et al. 2018), after
-// a warm-up. A step that has no gradient to apply applies none.
+// lambda weighs sapipe's compensation, so that it shows.
+const lambda = 0.5
+
+// gradientRound is a step of all pipelines with the mean of their gradients: of this step with allreduce, and where gradients are late that of the step before (Li et al. 2018,
+// Chen et al. 2022), after a warm-up. Elements that have no gradient to apply are not updated.
 func (r *run) gradientRound(t testing.TB, s *sequential, round uint64) {
 	t.Helper()
-	from, late := map[string]uint64{"pipesgd": 1, "pipesgd after 3": 4}[r.by]
-	late = late && round >= from
-	step := round - 1
+	m := r.method()
+	c, step, n := m.Config(), round-1, float32(r.pipelines)
+	first := c.Warmup + 1 // the round in which late elements have no gradient
+	own := make([][]flat.Host, r.pipelines)
 	for p, stages := range s.fakes {
 		r.gradients(t, stages, p, step)
 		s.losses[[2]uint64{uint64(p), step}] = stages[len(stages)-1].loss
-	}
-	for k := range r.stages {
-		mean := slices.Clone(s.fakes[0][k].grads)
-		for _, stages := range s.fakes[1:] {
-			mean.Axpy(1, stages[k].grads)
+		for _, f := range stages {
+			own[p] = append(own[p], slices.Clone(f.grads))
 		}
-		mean.Scale(1 / float32(r.pipelines))
-		for _, stages := range s.fakes {
-			stages[k].grads.Copy(mean)
-			if late {
-				stages[k].grads.Copy(s.kept[k])
+	}
+	applied, moved := make([]flat.Host, r.stages), make([]flat.Host, r.stages)
+	for k := range r.stages {
+		mean := slices.Clone(own[0][k])
+		for p := 1; p < r.pipelines; p++ {
+			mean.Axpy(1, own[p][k])
+		}
+		mean.Scale(1 / n)
+		applied[k] = slices.Clone(mean)
+		for i := range mean {
+			switch late := round >= first && r.late(k, i); {
+			case late && round == first:
+				applied[k][i] = 0
+			case late:
+				applied[k][i] = s.kept[k][i]
+			}
+		}
+		for i := range mean { // the center of what is not late goes on from nothing
+			if !r.late(k, i) {
+				mean[i] = 0
 			}
 		}
 		s.kept[k] = mean
+		s.updates[k] = r.updatesOf(k, round)
 	}
-	idle := late && round == from
-	for _, stages := range s.fakes {
-		if !idle {
-			r.updateAll(stages, step, s.updates, nil)
-			continue
+	for p, stages := range s.fakes {
+		sum, scale := 0.0, float32(1)
+		for k, f := range stages {
+			f.grads.Copy(applied[k])
+			sum, _ = f.SquaredNorm(sum)
+		}
+		if r.clip > 0 {
+			scale = stage.ClipFactor(sum, r.clip)
+		}
+		for k, f := range stages {
+			moved[k] = flat.NewHost(len(f.params))
+			for i := range f.params {
+				h := stage.Hyper{Step: step, LearningRate: rate(step), GradScale: scale, Elements: flat.Range{From: i, To: i + 1}}
+				if round >= first && r.late(k, i) {
+					if h.Step--; round == first {
+						continue
+					}
+				}
+				_ = f.Step(h, moved[k])
+			}
+		}
+		if m.Needs().Predicts {
+			r.predictStages(s, p, round, scale, applied, own[p], moved)
 		}
 		for _, f := range stages {
 			f.ZeroGradients()
 		}
 	}
-	if !idle {
-		s.updates++
-	}
+	s.earlier = own
 	for k := range r.stages {
 		s.centers[k] = slices.Clone(s.fakes[0][k].params)
+	}
+}
+
+// late reports whether an element of a stage takes gradients of the step before.
+func (r *run) late(k, i int) bool {
+	switch {
+	case strings.HasPrefix(r.by, "pipesgd"):
+		return true
+	case r.by == "allreduce":
+		return false
+	}
+	for _, run := range r.layout(k) {
+		if run.From <= i && i < run.To {
+			return run.Layer < r.method().Config().StaleLayers
+		}
+	}
+	return false
+}
+
+// updatesOf is how many updates the optimizer of a stage has taken after a round: of what is late there, where all of it is.
+func (r *run) updatesOf(k int, round uint64) uint64 {
+	for i := range newFake(k, r.stages).params {
+		if !r.late(k, i) {
+			return round
+		}
+	}
+	if round > r.method().Config().Warmup {
+		return round - 1
+	}
+	return round
+}
+
+// predictStages gives a pipeline the weights that its next batch is computed with (Chen et al. 2022): late elements after another step, with the gradient that is expected.
+func (r *run) predictStages(s *sequential, p int, round uint64, scale float32, applied, own, moved []flat.Host) {
+	c := r.method().Config()
+	for k, f := range s.fakes[p] {
+		f.predicted.Copy(f.params)
+		expected := slices.Clone(applied[k])
+		if c.Prediction == elastic.PredictLocal {
+			expected = own[k]
+		} else {
+			for _, run := range r.layout(k) {
+				compensateTensor(c.Compensation, expected[run.From:run.To], moved[k][run.From:run.To])
+			}
+			if c.Prediction == elastic.PredictLocalPrevSync && s.earlier != nil {
+				expected.Axpy(1/float32(r.pipelines), own[k])
+				expected.Axpy(-1/float32(r.pipelines), s.earlier[p][k])
+			}
+		}
+		for i := range f.params {
+			known := round > c.Warmup+1 || round == c.Warmup+1 && c.Prediction == elastic.PredictLocal
+			if !known || !r.late(k, i) {
+				continue
+			}
+			h := stage.Hyper{Step: round - 1, LearningRate: rate(round), GradScale: scale}
+			f.predicted[i] += -h.LearningRate * correction(h) * (0.9*f.momentum[i] + h.GradScale*expected[i])
+		}
+	}
+}
+
+// compensateTensor is the compensation for delay of a tensor, as the equations have it.
+func compensateTensor(by elastic.Compensation, g, d flat.Host) {
+	product, square := 0.0, 0.0
+	for i, x := range g {
+		product += float64(x) * float64(d[i])
+		square += float64(x) * float64(x)
+	}
+	for i, x := range g {
+		own := float64(x) * float64(x)
+		switch by {
+		case elastic.CompensateDiag:
+			g[i] += lambda * (d[i] * x * x)
+		case elastic.CompensateDiagAdaptive:
+			g[i] += float32(lambda * own * float64(d[i]) / math.Sqrt(own+1e-7))
+		case elastic.CompensateOuter:
+			g[i] *= float32(1 + lambda*product)
+		case elastic.CompensateOuterAdaptive:
+			g[i] *= float32(1 + lambda*(product/math.Sqrt(square+1e-7)))
+		case elastic.CompensateNothing:
+		}
 	}
 }
 

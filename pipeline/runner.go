@@ -135,6 +135,9 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 		return r.fault(report.Step, "tied gradients", err)
 	}
 	if r.shard.needs.Gradients {
+		if err := r.do(ctx, report.Step, func() error { r.stage.SumTies(); return nil }); err != nil {
+			return r.fault(report.Step, "tied gradients", err)
+		}
 		if err := r.shard.average(ctx, r.stageID, report.Step+1); err != nil {
 			return r.fault(report.Step, "exchange of gradients", err)
 		}
@@ -160,19 +163,29 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 	return nil
 }
 
-// updateAfter takes the optimizer step after a batch, unless it has no gradient for it. On the executor.
+// updateAfter takes the optimizer step after a batch, where there is a gradient for it. On the executor.
 func (r *runner) updateAfter(report *StepReport, scale float32) error {
-	if needs := r.shard.needs; needs.Gradients {
-		defer r.shard.updated(r.pipeline, report.Step+1)
-		if needs.Idle(report.Step + 1) {
-			r.stage.ZeroGradients()
-			return nil
+	sh := r.shard
+	h := stage.Hyper{Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale}
+	sh.completeReads(r.pipeline)
+	delta := sh.delta(r.pipeline, report.Step, true)
+	for _, part := range sh.steps(report.Step, r.fresh) {
+		h.Step, h.Elements = part.updates, part.elements
+		if err := r.stage.Step(h, delta); err != nil {
+			return err
 		}
 	}
-	h := stage.Hyper{
-		Step: updates(r.shard.needs, r.fresh, report.Step), Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale,
+	if sh.needs.Predicts {
+		h.LearningRate = r.config.LearningRate(report.Step + 1)
+		if err := sh.predict(r.pipeline, report.Step, h); err != nil {
+			return err
+		}
 	}
-	return r.update(report.Step, h, true)
+	r.stage.ZeroGradients()
+	if sh.needs.Gradients {
+		sh.updated(r.pipeline, report.Step+1)
+	}
+	return nil
 }
 
 // updateInside takes an optimizer step that stands in the plan. On the executor.
@@ -188,7 +201,12 @@ func (r *runner) updateInside(c *cell) error {
 		LearningRate: r.config.LearningRate(r.step), GradScale: 1,
 		Version: (c.update + 1) % r.updates, Stash: c.stash,
 	}
-	return r.update(r.step, h, c.update == 0)
+	r.shard.completeReads(r.pipeline)
+	if err := r.stage.Step(h, r.shard.delta(r.pipeline, r.step, c.update == 0)); err != nil {
+		return err
+	}
+	r.stage.ZeroGradients()
+	return nil
 }
 
 // norm finds the batch's loss and its squared gradient norm over all stages, and returns the factor that clips the gradients. The
@@ -276,17 +294,6 @@ func (r *runner) receive(ctx context.Context, e wire.End, want wire.Header, byte
 		return f, err
 	}
 	return f, nil
-}
-
-// update applies the optimizer. Snapshots of the weights as they were are completed first. first says that it is the batch's first.
-// On the executor.
-func (r *runner) update(step uint64, h stage.Hyper, first bool) error {
-	r.shard.completeReads(r.pipeline)
-	if err := r.stage.Step(h, r.shard.delta(r.pipeline, step, first)); err != nil {
-		return err
-	}
-	r.stage.ZeroGradients()
-	return nil
 }
 
 // tie is a tied gradient and its copy in host memory.

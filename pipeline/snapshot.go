@@ -9,7 +9,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/trace"
-	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
@@ -31,13 +30,12 @@ type PipelineState struct {
 	Updates    uint64 // of which this many are in State: fewer than Step when it restarted from a center
 	Parameters []float32
 	State      [][]float32 // the optimizer's
+	Predicted  []float32   // the weights that the next batch is computed with, with elastic.Needs.Predicts
+	Message    []float32   // the pipeline's of the round, with elastic.Needs.Earlier
 }
 
 // copyChunk is how many elements one visit to the device reads: 1 MiB, some 0.1 to 0.3 ms, less than a micro-batch.
 const copyChunk = 1 << 18
-
-// centerOwner owns the center's vectors, as pipelines own theirs.
-const centerOwner = -1
 
 // snapshotter copies vectors to host memory while training goes on. A capture only notes what must be read; the reading is
 // done in chunks between other work on the executor. Whatever is about to change a vector reads the rest of its owner's
@@ -46,6 +44,8 @@ type snapshotter struct {
 	index    int
 	config   *Config
 	needs    elastic.Needs
+	slices   int // of the stage, whose vectors have this length
+	length   int
 	tau      uint64
 	fresh    []uint64 // by pipeline: the step at which its optimizer state was zero
 	executor *executor
@@ -88,10 +88,10 @@ func (c *copier) read(n int) {
 	}
 }
 
-func newSnapshotter(index int, c *Config, e *executor) *snapshotter {
+func newSnapshotter(index int, c *Config, e *executor, slices, length int) *snapshotter {
 	return &snapshotter{
-		index: index, config: c, needs: c.Method.Needs(), tau: c.tau(), fresh: make([]uint64, c.Pipelines), executor: e, deliver: c.Events.OnSnapshot,
-		jobs: make(chan capture, 2*(c.Pipelines+1)), // two snapshots may be on their way before the shard waits for the reader
+		index: index, config: c, needs: c.Method.Needs(), slices: slices, length: length, tau: c.tau(), fresh: make([]uint64, c.Pipelines), executor: e, deliver: c.Events.OnSnapshot,
+		jobs: make(chan capture, 2*(c.Pipelines+slices)), // two snapshots may be on their way before the shard waits for the reader
 		open: make(map[uint64]*taking), unread: make(map[int][]*copier),
 	}
 }
@@ -148,41 +148,51 @@ func (s *snapshotter) readRest(owner int) {
 }
 
 // capturePipeline notes a pipeline's weights and state for the snapshot of a round. On the executor.
-func (s *snapshotter) capturePipeline(round uint64, pipeline int, from stage.Stage) {
+func (s *snapshotter) capturePipeline(round uint64, sh *shard, pipeline int) {
+	from := sh.stages[pipeline]
 	switch t := s.of(round); {
 	case !s.config.CenterOnly:
 		snap := t.snapshot
 		snap.Pipelines = extend(snap.Pipelines)
 		state := &snap.Pipelines[len(snap.Pipelines)-1]
 		step := round * s.tau
-		state.Pipeline, state.Step, state.Updates = pipeline, step, updates(s.needs, s.fresh[pipeline], step)
+		state.Pipeline, state.Step, state.Updates = pipeline, step, updates(sh.counting(), s.fresh[pipeline], step)
 		parts := []*copier{s.copier(&state.Parameters, from.Parameters())}
+		if s.needs.Predicts {
+			parts = append(parts, s.copier(&state.Predicted, from.Predicted()))
+		}
+		if s.needs.Earlier {
+			parts = append(parts, s.copier(&state.Message, sh.message(pipeline, round)))
+		}
 		s.order(pipeline, t, append(parts, s.copiers(&state.State, from.State())...))
 	case s.needs.Gradients && pipeline == s.config.here()[0]: // its weights are the center
 		s.order(pipeline, t, []*copier{s.copier(&t.snapshot.Center, from.Parameters())})
 	}
 }
 
-// captureCenter notes the center and what the method keeps for the snapshot of a round. On the executor.
-func (s *snapshotter) captureCenter(round uint64, count int, from elastic.Shard) {
+// captureCenter notes a slice's center, and what the method keeps of it, for the snapshot of a round. On the executor.
+func (s *snapshotter) captureCenter(round uint64, count int, of *slice) {
 	t := s.of(round)
 	t.snapshot.Count = count
-	parts := s.copiers(&t.snapshot.State, s.needs.Kept(from))
-	if !s.needs.Gradients && (!s.needs.Identity || s.config.CenterOnly) {
-		parts = append(parts, s.copier(&t.snapshot.Center, from.Center))
+	var parts []*copier
+	for j, v := range of.needs.Kept(of.vectors) {
+		parts = append(parts, &copier{from: v, to: t.snapshot.State[j][of.From:of.To]})
 	}
-	s.order(centerOwner, t, parts)
+	if !s.needs.Gradients && (!s.needs.Identity || s.config.CenterOnly) {
+		parts = append(parts, s.copier(&t.snapshot.Center, of.vectors.Center))
+	}
+	s.order(of.owner(), t, parts)
 }
 
-// captures is how many make a snapshot: of the center, and of the pipelines here.
+// captures is how many make a snapshot: of the slices' centers, and of the pipelines here.
 func (s *snapshotter) captures() int {
 	switch {
 	case !s.config.CenterOnly:
-		return 1 + len(s.config.here())
+		return s.slices + len(s.config.here())
 	case s.needs.Gradients:
-		return 2
+		return s.slices + 1
 	}
-	return 1
+	return s.slices
 }
 
 // of is the snapshot of a round, on memory of an earlier one if there is any.
@@ -197,6 +207,9 @@ func (s *snapshotter) of(round uint64) *taking {
 		snap, s.free = s.free[n-1], s.free[:n-1]
 	}
 	snap.Stage, snap.Round, snap.Pipelines = s.index, round, snap.Pipelines[:0]
+	for len(snap.State) < s.needs.Keeps() {
+		snap.State = append(snap.State, make([]float32, s.length))
+	}
 	t := &taking{snap, s.captures(), s.captures()}
 	s.open[round] = t
 	return t
@@ -266,8 +279,10 @@ func (s *Snapshot) restore(sh *shard) {
 	if !sh.needs.Gradients {
 		sh.vectors.Center.Write(s.Center, 0)
 	}
-	for j, v := range sh.needs.Kept(sh.vectors) {
-		v.Write(s.State[j], 0)
+	for _, of := range sh.slices {
+		for j, v := range of.needs.Kept(of.vectors) {
+			v.Write(s.State[j][of.From:of.To], 0)
+		}
 	}
 	for p, st := range sh.stages {
 		if st == nil {
@@ -278,22 +293,32 @@ func (s *Snapshot) restore(sh *shard) {
 			at = 0
 		}
 		if at >= 0 {
-			s.Pipelines[at].restore(st)
-			sh.snaps.fresh[p] = fresh(sh.needs, s.Pipelines[at].Step, s.Pipelines[at].Updates)
+			s.Pipelines[at].restore(sh, p, s.Round)
+			sh.snaps.fresh[p] = fresh(sh.counting(), s.Pipelines[at].Step, s.Pipelines[at].Updates)
 			continue
 		}
 		st.Parameters().Write(s.Center, 0)
 		for _, v := range st.State() {
 			v.Zero()
 		}
+		if sh.needs.Predicts {
+			st.Predicted().Write(s.Center, 0)
+		}
 		sh.snaps.fresh[p] = s.Round * sh.config.tau()
 	}
 }
 
 // restore writes a pipeline's part back. On the executor.
-func (s *PipelineState) restore(to stage.Stage) {
-	to.Parameters().Write(s.Parameters, 0)
-	for j, v := range to.State() {
+func (s *PipelineState) restore(to *shard, pipeline int, round uint64) {
+	of := to.stages[pipeline]
+	of.Parameters().Write(s.Parameters, 0)
+	for j, v := range of.State() {
 		v.Write(s.State[j], 0)
+	}
+	if to.needs.Predicts {
+		of.Predicted().Write(s.Predicted, 0)
+	}
+	if to.needs.Earlier {
+		to.message(pipeline, round).Write(s.Message, 0)
 	}
 }

@@ -77,6 +77,13 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		Compute: size.Compute, Boundary: device.Floating(z.job.BoundaryPrecision), Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
 		HandedInputs: spec.HandedInputs, HandedOutputs: spec.HandedOutputs, LandedInputs: spec.LandedInputs, LandedGradients: spec.LandedGradients, Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
 	}
+	a := z.job.Averaging
+	all := spec.Pipelines * max(1, z.job.Groups)
+	method, err := jobfile.Averaging(&a, all)
+	if err != nil {
+		return tuner.Memory{}, fmt.Errorf("memory of averaging: %w", err)
+	}
+	c.Predicts = method.Needs().Predicts
 	b, err := c.Bytes()
 	if err != nil {
 		return tuner.Memory{}, err
@@ -84,12 +91,6 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	shape, err := c.Shape()
 	if err != nil {
 		return tuner.Memory{}, err
-	}
-	a := z.job.Averaging
-	all := spec.Pipelines * max(1, z.job.Groups)
-	method, err := jobfile.Averaging(&a, all)
-	if err != nil {
-		return tuner.Memory{}, fmt.Errorf("memory of averaging: %w", err)
 	}
 	n, queues := int64(spec.Pipelines), int64(1)
 	if z.job.Devices.Kind == job.KindGPU {
@@ -144,5 +145,5 @@ func (z *Sizer) snapshot(needs elastic.Needs, pipelines, state int64) int64 {
 	if needs.Identity || needs.Gradients { // the center is a pipeline's parameters
 		center--
 	}
-	return center + int64(needs.Keeps()) + pipelines*(1+state)
+	return center + int64(needs.Keeps()) + pipelines*(1+state+int64(needs.PipelineKeeps()))
 }

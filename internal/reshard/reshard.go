@@ -60,6 +60,8 @@ type Target struct {
 	Elements  int            // of each vector
 	State     int            // vectors of optimizer state of a pipeline
 	Averaging int            // vectors that the averaging method keeps; those that the round does not have start at 0
+	Predicted bool           // each pipeline has predicted weights; where the round has none they are its weights
+	Message   bool           // each pipeline has its message of the round; where the round has none it is 0
 	Alike     bool           // all pipelines have the same weights and optimizer state: one that the round does not have takes those of another
 	Pipelines int            // of the job
 	From, To  int            // the first pipeline that trains there, and the one after the last
@@ -116,15 +118,14 @@ func (a *Assembly) take(group []Source, at int, t Target) error {
 			a.Pieces = append(a.Pieces, r)
 		}
 	}
-	kept := group[0].averaging()
 	if at == 0 {
-		for j := range 1 + min(kept, t.Averaging) {
+		for j := range 1 + min(group[0].averaging(), t.Averaging) {
 			add(j, j)
 		}
 	}
 	meta := group[0].Meta
 	for i, updates := range meta.Updates {
-		p, vector := meta.First+i, 1+kept+i*(1+t.State) // the same vectors come first in every source
+		p := meta.First + i
 		switch {
 		case p >= t.From && p < t.To:
 		case t.Alike && at == 0 && i == 0 && !group[0].has(t.From): // the first one that trains there goes on as this one
@@ -133,17 +134,43 @@ func (a *Assembly) take(group []Source, at int, t Target) error {
 			continue
 		}
 		a.Pipelines, a.Updates = append(a.Pipelines, p), append(a.Updates, updates)
-		weights := vector
-		if t.Pipelines == 1 {
-			weights = 0
-		}
-		add(weights, len(a.Vectors))
-		a.Vectors = append(a.Vectors, pipelineVectors(p, t.State, t.Elements)...)
-		for j := range t.State {
-			add(vector+1+j, len(a.Vectors)-t.State+j)
+		first := len(a.Vectors)
+		a.Vectors = append(a.Vectors, pipelineVectors(p, t.State, t.Elements, t.Predicted, t.Message)...)
+		for j, from := range group[0].takes(meta.First+i, t) { // the same vectors come first in every source
+			if from >= 0 {
+				add(from, first+j)
+			}
 		}
 	}
 	return nil
+}
+
+// takes are the vectors of a shard that the vectors of a pipeline of the target are made of, in their order; -1: of none.
+func (s *Source) takes(p int, t Target) []int {
+	weights := s.vector(shard.ParametersVector(p))
+	if t.Pipelines == 1 {
+		weights = 0
+	}
+	all := []int{weights}
+	for j := range t.State {
+		all = append(all, s.vector(shard.StateVector(p, j)))
+	}
+	if t.Predicted {
+		predicted := s.vector(shard.PredictedVector(p))
+		if predicted < 0 {
+			predicted = weights
+		}
+		all = append(all, predicted)
+	}
+	if t.Message {
+		all = append(all, s.vector(shard.MessageVector(p)))
+	}
+	return all
+}
+
+// vector is which one of the shard has a name; -1: none.
+func (s *Source) vector(name string) int {
+	return slices.IndexFunc(s.Header.Vectors, func(v shard.Vector) bool { return v.Name == name })
 }
 
 // AssembleFrozen finds the pieces of a stage's frozen parameters in files of them, which have a single vector.
@@ -171,11 +198,12 @@ func (s *Source) averaging() int {
 	return n
 }
 
-// vectors are those of a shard with so many pipelines from one on.
-func vectors(averaging, first, pipelines, state, elements int) []shard.Vector {
-	all := centerVectors(averaging, elements)
-	for p := range pipelines {
-		all = append(all, pipelineVectors(first+p, state, elements)...)
+// expected are the vectors of a shard of an optimizer with so many vectors of state.
+func (s *Source) expected(state int) []shard.Vector {
+	first, elements := s.Meta.First, s.Header.Vectors[0].Elements
+	all := centerVectors(s.averaging(), elements)
+	for i := range s.Meta.Updates {
+		all = append(all, pipelineVectors(first+i, state, elements, s.vector(shard.PredictedVector(first)) >= 0, s.vector(shard.MessageVector(first)) >= 0)...)
 	}
 	return all
 }
@@ -190,10 +218,16 @@ func centerVectors(averaging, elements int) []shard.Vector {
 }
 
 // pipelineVectors are those of one pipeline.
-func pipelineVectors(p, state, elements int) []shard.Vector {
+func pipelineVectors(p, state, elements int, predicted, message bool) []shard.Vector {
 	all := []shard.Vector{{Name: shard.ParametersVector(p), Elements: elements}}
 	for j := range state {
 		all = append(all, shard.Vector{Name: shard.StateVector(p, j), Elements: elements})
+	}
+	if predicted {
+		all = append(all, shard.Vector{Name: shard.PredictedVector(p), Elements: elements})
+	}
+	if message {
+		all = append(all, shard.Vector{Name: shard.MessageVector(p), Elements: elements})
 	}
 	return all
 }
@@ -212,7 +246,7 @@ func agree(sources []Source, t Target) error {
 				a.Header.Job, a.Header.Round, a.Header.Stage, a.Header.Stages, b.Header.Job, b.Header.Round, b.Header.Stage, b.Header.Stages)
 		}
 		found := b.Header.Vectors
-		if n := len(b.Meta.Updates); len(found) == 0 || !slices.Equal(found, vectors(b.averaging(), b.Meta.First, n, t.State, found[0].Elements)) {
+		if n := len(b.Meta.Updates); len(found) == 0 || !slices.Equal(found, b.expected(t.State)) {
 			return fmt.Errorf("its %d vectors are not those of %d pipelines with %d parameters and %d vectors of optimizer state each: "+
 				"it is of another model or optimizer", len(found), n, t.Elements, t.State)
 		}

@@ -48,6 +48,12 @@ const FrozenVector = "frozen"
 // ParametersVector names a pipeline's weights.
 func ParametersVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.parameters", pipeline) }
 
+// PredictedVector has the weights that a pipeline computes its next batch with, where they are not its parameters.
+func PredictedVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.predicted", pipeline) }
+
+// MessageVector has what a pipeline sent in the round, where its next step reads that again.
+func MessageVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.message", pipeline) }
+
 // StateVector names a state vector of a pipeline's optimizer.
 func StateVector(pipeline, j int) string { return fmt.Sprintf("pipeline.%d.state.%d", pipeline, j) }
 

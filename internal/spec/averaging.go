@@ -25,11 +25,34 @@ func decideAveraging(j *job.Job) error {
 	return nil
 }
 
+// checkPrediction refuses an optimizer whose steps cannot be predicted, where the method does so.
+func (x *resolver) checkPrediction() bool {
+	a := &x.Job.Averaging
+	method, err := jobfile.Averaging(a, max(2, int(x.Job.Pipelines)))
+	if err != nil {
+		x.refuse("averaging.method", "", "%v", err)
+		return false
+	}
+	if method.Needs().Predicts && x.Job.Optimizer.Name == "asgd" {
+		x.refuse("optimizer.name", "sgd", "optimizer.name is asgd, and averaging.method %s computes with predicted weights, where asgd computes with iterates that are not the parameters; use sgd, "+
+			"adam or adamw, or averaging.prediction: none", a.Method)
+		return false
+	}
+	return true
+}
+
 // dropUnread drops what only other methods read of settings that programs of the version before do not know, so that those understand a job that has
 // none of them.
 func dropUnread(a *job.Averaging) {
-	if !slices.Contains(elastic.Settings()[a.Method], "outer_lr") {
-		a.OuterRate, a.OuterMomentum = 0, 0
+	for setting, drop := range map[string]func(){
+		"outer_lr":       func() { a.OuterRate = 0 },
+		"outer_momentum": func() { a.OuterMomentum = 0 },
+		"prediction":     func() { a.Prediction = "" },
+		"compensation":   func() { a.Compensation = "" },
+	} {
+		if !slices.Contains(elastic.Settings()[a.Method], setting) {
+			drop()
+		}
 	}
 }
 

@@ -83,7 +83,7 @@ func resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Prob
 	case x.report != nil:
 		x.take(&r.Chosen)
 	case r == nil && x.Job.Devices.Kind == job.KindGPU && !x.takeGPUs():
-	case !x.checkModel() || !x.cutOnce():
+	case !x.checkModel() || !x.checkPrediction() || !x.cutOnce():
 	case x.Job.Open():
 		x.checkOpen()
 		if len(x.problems) == 0 {

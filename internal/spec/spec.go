@@ -317,6 +317,15 @@ func describeSetting(a *job.Averaging, setting string) string {
 		return fmt.Sprintf("outer_lr=%.3g", cmp.Or(a.OuterRate, elastic.DefaultOuterRate))
 	case "outer_momentum":
 		return fmt.Sprintf("outer_momentum=%.3g", a.OuterMomentum)
+	case "stale_layers":
+		return fmt.Sprintf("stale_layers=%d", a.StaleLayers)
+	case "prediction":
+		return "prediction=" + cmp.Or(a.Prediction, string(elastic.PredictLocal))
+	case "compensation":
+		if a.Compensation == "" || a.Compensation == string(elastic.CompensateNothing) {
+			return ""
+		}
+		return fmt.Sprintf("compensation=%s lambda=%.3g", a.Compensation, cmp.Or(a.Lambda, elastic.DefaultLambda))
 	case "warmup":
 		return fmt.Sprintf("warmup=%d", a.Warmup)
 	}

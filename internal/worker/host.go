@@ -16,6 +16,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -409,7 +410,14 @@ func (h *host) stage(s *hosted, pipeline int) stage.Config {
 		Versions:     schedule.VersionsByStage(h.plan)[s.index],
 		HandedInputs: inputs[s.index], HandedOutputs: outputs[s.index], LandedInputs: landed[s.index], LandedGradients: gradients[s.index],
 		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: h.optimizer(), Seed: spec.Seed, Pipeline: pipeline,
+		Predicts: h.predicts(),
 	}
+}
+
+// predicts reports whether passes read weights that the averaging method predicts.
+func (h *host) predicts() bool {
+	method, err := jobfile.Averaging(&h.assignment.Spec.Job.Averaging, int(h.assignment.Spec.Job.Pipelines))
+	return err == nil && method.Needs().Predicts
 }
 
 // priceStages finds what the stages that live here will take and send.

@@ -94,7 +94,7 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 	needs := method.Needs()
 	a, err := reshard.Assemble(sources, reshard.Target{
 		Layers: s.meta.Layers, Tensors: s.meta.Tensors, Elements: s.shape.Parameters, State: s.shape.StateVectors,
-		Averaging: needs.Keeps(), Alike: needs.Gradients, Pipelines: int(spec.Pipelines), From: first, To: end,
+		Averaging: needs.Keeps(), Predicted: needs.Predicts, Message: needs.Earlier, Alike: needs.Gradients, Pipelines: int(spec.Pipelines), From: first, To: end,
 	})
 	if err != nil {
 		return nil, err
@@ -108,6 +108,12 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 		p := pipeline.PipelineState{Pipeline: a.Pipelines[i], Step: h.origin.step, Updates: updates, Parameters: allocate()}
 		for range s.shape.StateVectors {
 			p.State = append(p.State, allocate())
+		}
+		if needs.Predicts {
+			p.Predicted = allocate()
+		}
+		if needs.Earlier {
+			p.Message = allocate()
 		}
 		out.Pipelines = append(out.Pipelines, p)
 	}

@@ -30,6 +30,12 @@ func vectors(s *pipeline.Snapshot) (names []shard.Vector, memory [][]float32) {
 		for j, v := range p.State {
 			add(shard.StateVector(p.Pipeline, j), v)
 		}
+		if p.Predicted != nil {
+			add(shard.PredictedVector(p.Pipeline), p.Predicted)
+		}
+		if p.Message != nil {
+			add(shard.MessageVector(p.Pipeline), p.Message)
+		}
 	}
 	return names, memory
 }
