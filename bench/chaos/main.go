@@ -65,7 +65,7 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 		return nil, hosts.Enter(ctx)
 	}
 	if o.inside {
-		if err := hosts.Prepare(); err != nil {
+		if err := hosts.Prepare(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -42,8 +42,12 @@ func Enter(ctx context.Context) error {
 	return command.Run()
 }
 
-// Prepare makes the namespaces usable that Enter made: they see their own processes, and commands on hosts see what is mounted later.
-func Prepare() error {
+// Prepare makes the namespaces usable that Enter made: they see their own processes, and commands on hosts see what is mounted later. Their first process
+// runs this program once more, and ends as that does: whose parent has ended becomes its child, and it takes note of their ends, as init does.
+func Prepare(ctx context.Context) error {
+	if os.Getpid() != 1 {
+		return nil // the first one has done it
+	}
 	if err := syscall.Mount("", "/", "", syscall.MS_SHARED|syscall.MS_REC, ""); err != nil {
 		return fmt.Errorf("share mounts: %w", err)
 	}
@@ -54,7 +58,31 @@ func Prepare() error {
 	if err := syscall.Mount("none", "/run", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
-	return nil
+	return beInit(ctx)
+}
+
+// beInit runs this program, and exits with its status. It returns when that cannot be done.
+func beInit(ctx context.Context) error {
+	command := exec.Command("/proc/self/exe", os.Args[1:]...) //nolint:noctx,gosec // it is told to end, and is this program
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := command.Start(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = command.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	for {
+		var how syscall.WaitStatus
+		ended, err := syscall.Wait4(-1, &how, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for all processes: %w", err)
+		case ended == command.Process.Pid && how.Exited():
+			os.Exit(how.ExitStatus())
+		case ended == command.Process.Pid:
+			return fmt.Errorf("%s ended: %v", command, how.Signal())
+		}
+	}
 }
 
 // Network is some hosts on a bridge.

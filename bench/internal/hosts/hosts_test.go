@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -123,7 +124,10 @@ func TestHosts(t *testing.T) {
 
 // inside checks that hosts reach each other, unless they are cut off, and that a slow one is slow.
 func inside(ctx context.Context) error {
-	if err := Prepare(); err != nil {
+	if err := Prepare(ctx); err != nil {
+		return err
+	}
+	if err := orphan(ctx); err != nil {
 		return err
 	}
 	n, err := New(ctx, "a", "b", "c")
@@ -191,6 +195,28 @@ func inside(ctx context.Context) error {
 		err = fmt.Errorf("the limit is not there: %s", qdisc)
 	}
 	return errors.Join(err, asked("a"), n.Limit(ctx, "a", 0), server.Process.Kill(), n.Remove(ctx))
+}
+
+// orphan checks that nothing is left of a process whose parent has ended before it.
+func orphan(ctx context.Context) error {
+	said, err := exec.CommandContext(ctx, "sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!").Output()
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(said)))
+	if err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return err
+	}
+	for range 6000 {
+		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("process %d, which was killed and has no parent, is still there", pid)
 }
 
 // throughProxies checks that connections go through proxies, and that a toxic is in those of its host alone.
