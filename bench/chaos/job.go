@@ -68,15 +68,19 @@ func clusterKinds(hosts int) []kind {
 	}
 }
 
-// submit submits a job of a kind to a daemon that answers.
+// submit submits a job of a kind, once, however often it asks: nodes may know of no leader for a moment, and say that one should ask again.
 func (w *testbed) submit(ctx context.Context, k *kind) (id string, err error) {
+	request := api.SubmitRequest{File: k.name + ".yaml", Source: k.source, Base: filepath.Join(w.dir, "data"), Key: fmt.Sprintf("job-%d", len(w.jobs)+1)}
 	var answer api.SubmitResponse
-	err = w.any(ctx, func(c *api.Client) (err error) {
-		answer, err = c.Submit(ctx, api.SubmitRequest{File: k.name + ".yaml", Source: k.source, Base: filepath.Join(w.dir, "data")})
-		return err
+	waited := rig.Poll(ctx, startBound, "an answer to a submission", func() bool {
+		err = w.any(ctx, func(c *api.Client) (err error) {
+			answer, err = c.Submit(ctx, request)
+			return err
+		})
+		return err == nil
 	})
-	if err != nil {
-		return "", fmt.Errorf("submit %s: %w", k.name, err)
+	if waited != nil {
+		return "", fmt.Errorf("submit %s: %w: %w", k.name, waited, err)
 	}
 	return answer.ID, nil
 }
@@ -97,7 +101,8 @@ type trialJob struct {
 
 // watch follows a job until ctx ends, across daemons that come and go, and notes what must never be seen.
 func (w *testbed) watch(ctx context.Context, j *trialJob) {
-	for ; ctx.Err() == nil; rig.Pause(ctx, 20*time.Millisecond) {
+	often := time.Duration(len(w.hosts)) * 20 * time.Millisecond // jobs of several hosts take longer, and each answer takes all hosts' cores
+	for ; ctx.Err() == nil; rig.Pause(ctx, often) {
 		old := w.old.Load()
 		if status, err := w.job(ctx, j.id); err == nil && w.old.Load() == old { // an answer that says that it is old may be older than the last one
 			w.see(j, status)

@@ -60,9 +60,13 @@ func (h *host) usage(ctx context.Context) (u usage, err error) {
 // noteUsage notes the most that a daemon has that has just started.
 func (w *testbed) noteUsage(ctx context.Context) error {
 	for _, h := range w.hosts {
-		u, err := h.usage(ctx)
-		if err != nil {
-			return err
+		var u usage
+		var err error
+		if waited := rig.Poll(ctx, startBound, "metrics of the daemon"+h.of(), func() bool {
+			u, err = h.usage(ctx)
+			return err == nil
+		}); waited != nil {
+			return fmt.Errorf("%w: %w", waited, err)
 		}
 		w.idle = usage{max(w.idle.files, u.files), max(w.idle.goroutines, u.goroutines)}
 	}

@@ -129,7 +129,8 @@ func choose(o options) (setting, error) {
 const (
 	stopBound  = 60 * time.Second
 	startBound = 60 * time.Second
-	jobBound   = 120 * time.Second
+	jobBound   = 120 * time.Second // without a job that gets on
+	jobsBound  = 15 * time.Minute
 	leakBound  = 60 * time.Second
 	leftBound  = 20 * time.Second // less than a worker trains on without a daemon
 )

@@ -253,11 +253,29 @@ func (w *testbed) moment(ctx context.Context, e event) {
 	rig.Pause(ctx, e.delay)
 }
 
-// done waits for the end of all jobs.
+// done waits for the end of all jobs. How long that takes says more of what else the machine does than of faults, so what is bounded first is how long none of
+// them gets on: it commits a round, or ends.
 func (w *testbed) done(ctx context.Context) error {
-	err := rig.Poll(ctx, jobBound, "the end of the jobs", func() bool {
-		return !slices.ContainsFunc(w.jobs, func(j *trialJob) bool { return !j.status().State.Ended() })
-	})
+	var seen []uint64
+	since := time.Now()
+	over := func() bool {
+		now, running := make([]uint64, len(w.jobs)), 0
+		for i, j := range w.jobs {
+			s := j.status()
+			now[i] = s.CommittedRound
+			if !s.State.Ended() {
+				running++
+			}
+		}
+		if now = append(now, uint64(running)); !slices.Equal(now, seen) { //nolint:gosec // a count
+			seen, since = now, time.Now()
+		}
+		return running == 0
+	}
+	err := rig.Poll(ctx, jobsBound, "the end of the jobs", func() bool { return over() || time.Since(since) > jobBound })
+	if err == nil && !over() {
+		err = fmt.Errorf("no job commits a round or ends for %v", jobBound)
+	}
 	for _, j := range w.jobs {
 		if s := j.status(); err != nil && !s.State.Ended() {
 			err = fmt.Errorf("%w; job %s is %s at round %d: %s", err, j.id, s.State, s.CommittedRound, s.Reason)
