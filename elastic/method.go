@@ -250,6 +250,14 @@ func (n Needs) Idle(round uint64) bool {
 	return n.Gradients && n.Timing == Before && round == n.Synchronous+1
 }
 
+// Begin is what a method needs that begins after a round of another, or of a single pipeline: no gradient was late in it.
+func (n Needs) Begin(round uint64) Needs {
+	if n.Gradients && n.Timing == Before {
+		n.Synchronous = max(n.Synchronous, round)
+	}
+	return n
+}
+
 // Borrows reports whether the message of a pipeline may be the gradient itself: it is merged before anything else is done with it.
 func (n Needs) Borrows() bool { return n.Gradients && n.Timing == After }
 

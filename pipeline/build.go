@@ -89,7 +89,7 @@ func (g *Group) buildShard(st *localStage) error {
 	if layout == nil {
 		layout = elastic.Whole(length)
 	}
-	parts := newSlices(c, layout)
+	parts := newSlices(c, layout, st.config.Restore)
 	st.snaps = newSnapshotter(st.config.Index, c, st.executor, len(parts), length)
 	st.shard = &shard{
 		index: st.config.Index, capturing: make(map[int]uint64), config: c, executor: st.executor, stages: st.replicas, needs: c.Method.Needs(), slices: parts,

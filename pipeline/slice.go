@@ -18,11 +18,14 @@ type slice struct {
 	weights, gradients []flat.Vector
 }
 
-// newSlices cuts the vector of a stage.
-func newSlices(c *Config, l elastic.Layout) []*slice {
+// newSlices cuts the vector of a stage, which goes on from a snapshot, unless it is nil.
+func newSlices(c *Config, l elastic.Layout, from *Snapshot) []*slice {
 	var all []*slice
 	for i, cut := range elastic.Cut(c.Method, l) {
 		needs := cut.Rules.Needs()
+		if from != nil && from.Begins {
+			needs = needs.Begin(from.Round)
+		}
 		all = append(all, &slice{
 			Range: cut.Range, index: i, rules: cut.Rules, needs: needs,
 			center: elastic.NewCenter(needs, c.StartRound, everyPipeline(c.Pipelines)...),

@@ -18,6 +18,7 @@ type Snapshot struct {
 	Stage     int
 	Round     uint64
 	Count     int             // pipelines whose updates are in the round
+	Begins    bool            // the round has nothing of what the averaging method keeps, which begins after it: State is 0. Of one that is restored
 	Center    []float32       // may share memory with Pipelines[0].Parameters
 	State     [][]float32     // elastic.Needs.Keeps vectors of the averaging method
 	Pipelines []PipelineState // of those that train here, ascending; none with Config.CenterOnly: then each restarts from the center

@@ -54,3 +54,68 @@ func TestAPipelineThatJoinsGoesOnAsTheOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestLateGradientsBeginAfterARoundThatHasNone, as one of a single pipeline: the first step from there applies nothing, and the second the gradients of the first.
+func TestLateGradientsBeginAfterARoundThatHasNone(t *testing.T) {
+	for _, by := range []string{"pipesgd", "sapipe 99 local", "sapipe 99 local_prev_sync"} {
+		one := &run{schedule: "afp", stages: 2, pipelines: 1, micros: 2, rounds: 3, clip: 0.05, by: by}
+		var g *Group
+		one.change = func(c *Config) { c.Events.OnStarted = func() { g.Commit(3, false) } }
+		g, err := New(one.config(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		after := map[uint64]*run{}
+		for _, last := range []uint64{4, 5} {
+			two := &run{schedule: "afp", stages: 2, pipelines: 2, micros: 2, rounds: last, clip: 0.05, by: by}
+			two.change = func(c *Config) {
+				c.StartRound = 3
+				for k := range c.Stages {
+					c.Stages[k].Restore = begins(one.snaps[3][k], two.method().Needs())
+				}
+				c.Events.OnStarted = func() { g.Commit(last, false) }
+			}
+			if g, err = New(two.config(t)); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			after[last] = two
+		}
+		for k := range 2 {
+			then, first, second := one.fakes[[2]int{0, k}], after[4].fakes[[2]int{1, k}], after[5].fakes[[2]int{1, k}]
+			if !slices.Equal(first.params, then.params) || !slices.Equal(first.momentum, then.momentum) {
+				t.Errorf("%s, stage %d: a step without a gradient made %v of the weights %v", by, k, first.params, then.params)
+			}
+			if slices.Equal(second.params, then.params) {
+				t.Errorf("%s, stage %d: the second step changed nothing", by, k)
+			}
+			if got := after[5].snaps[5][k].Pipelines[0].Updates; got != 4 {
+				t.Errorf("%s, stage %d: %d updates after 5 steps of which one had no gradient", by, k, got)
+			}
+		}
+	}
+}
+
+// begins is a snapshot as a worker restores it that has nothing of what a method keeps.
+func begins(s *Snapshot, needs elastic.Needs) *Snapshot {
+	c := *s
+	c.Begins, c.Pipelines = true, slices.Clone(s.Pipelines)
+	for range needs.Keeps() {
+		c.State = append(c.State, make([]float32, len(s.Center)))
+	}
+	for i := range c.Pipelines {
+		p := &c.Pipelines[i]
+		if needs.Predicts {
+			p.Predicted = p.Parameters
+		}
+		if needs.Earlier {
+			p.Message = make([]float32, len(s.Center))
+		}
+	}
+	return &c
+}

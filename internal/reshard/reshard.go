@@ -79,6 +79,7 @@ type Piece struct {
 type Assembly struct {
 	Vectors   []shard.Vector // of the result
 	Count     int            // pipelines whose updates are in the round
+	Averaging int            // vectors of the averaging method that the round has
 	Pipelines []int          // that go on; others start from the center
 	Updates   []uint64       // that their optimizer states have seen
 	Pieces    []Piece
@@ -119,7 +120,8 @@ func (a *Assembly) take(group []Source, at int, t Target) error {
 		}
 	}
 	if at == 0 {
-		for j := range 1 + min(group[0].averaging(), t.Averaging) {
+		a.Averaging = group[0].averaging()
+		for j := range 1 + min(a.Averaging, t.Averaging) {
 			add(j, j)
 		}
 	}
