@@ -191,7 +191,10 @@ func (l *Log) start() error {
 		}
 	}
 	if t, ok := transport.(*Transport); ok {
-		defer t.contacts.follow(l.has) // once there is a Raft
+		defer func() { // once there is a Raft
+			t.contacts.follow(l.has)
+			t.pace.follow(func() raft.Configuration { return l.raft.GetConfiguration().Configuration() }, l.config.HeartbeatTimeout)
+		}()
 	}
 	if l.raft, err = l.newRaft(rc, transport); err != nil {
 		if l.raft != nil {

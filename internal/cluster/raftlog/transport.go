@@ -24,6 +24,7 @@ type Transport struct {
 	*raft.NetworkTransport
 	streams  *streams
 	contacts *contacts
+	pace     *pace
 	received chan raft.RPC // what is handed on to Raft
 	closing  chan struct{}
 	closed   sync.Once
@@ -63,12 +64,25 @@ func (t *Transport) hand() {
 
 // AppendEntries implements raft.Transport.
 func (t *Transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	if isHeartbeat(q) && t.pace.spares(id) {
+		r.Term, r.Success = q.Term, true
+		return nil
+	}
 	begun := time.Now()
 	err := t.NetworkTransport.AppendEntries(id, target, q, r)
 	if err == nil && r.Success {
 		t.contacts.answer(id, q.Term, begun)
 	}
 	return err
+}
+
+// AppendEntriesPipeline implements raft.Transport.
+func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
+	if err != nil {
+		return nil, err
+	}
+	return &pacedPipeline{AppendPipeline: p, pace: t.pace, id: id, full: raft.DefaultConfig().MaxAppendEntries}, nil
 }
 
 // NewTransport returns a transport whose local address, HOST:PORT, is where others reach the listener. dial connects to such an address. The
@@ -81,6 +95,7 @@ func NewTransport(listener net.Listener, address string, dial func(ctx context.C
 		}),
 		streams: layer, contacts: newContacts(), received: make(chan raft.RPC), closing: make(chan struct{}),
 	}
+	t.pace = newPace(t.closing)
 	t.pump.Go(t.hand)
 	return t
 }
