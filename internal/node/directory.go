@@ -194,10 +194,22 @@ func (n *node) knows(name string, wait time.Duration) error {
 	}
 }
 
+// What the statuses of workers cost the node that leads, which gets those of all, is bounded: they come every 0.2 s from each, and the more nodes there are, the fewer of
+// those that only say how far a worker is are told.
+const (
+	statusShare = 5 * time.Millisecond // of each node
+	statusRare  = time.Second          // at least so often
+)
+
+// between is how much time lies between two such statuses.
+func (n *node) between() time.Duration {
+	return min(time.Duration(len(n.raft.State().Nodes()))*statusShare, statusRare)
+}
+
 // agentHandler answers the node that leads.
 func (n *node) agentHandler() *remote.Handler {
 	return remote.NewHandler(n.agent, remote.HandlerConfig{
-		Node: n.id, Refused: n.member.door.question,
+		Node: n.id, Refused: n.member.door.question, Between: n.between,
 		Caller: func(r *http.Request) (string, error) {
 			name, _ := r.Context().Value(askerKey{}).(string)
 			if name == "" {

@@ -18,6 +18,9 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 )
 
+// idleFor is how long a connection is kept that nobody uses: commits that come every minute find one.
+const idleFor = 90 * time.Second
+
 // Silence is how long a node may say nothing.
 const Silence = 5 * time.Second
 
@@ -70,7 +73,7 @@ func New(c Config) *Client {
 			defer cancel()
 			return c.Dial(ctx)
 		},
-		DisableCompression: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second,
+		DisableCompression: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: idleFor,
 	}
 	client.tasks.Go(client.sendLines)
 	return client

@@ -30,6 +30,9 @@ type HandlerConfig struct {
 	// Refused is told of a question that no agent was asked, by whom ("" where nobody knows), and why. It is called concurrently and does not block. Nil:
 	// nobody is.
 	Refused func(r *http.Request, node string, status int, err error)
+	// Between is how much time lies between two statuses of a worker that say nothing new but how far it is. Who asks gets those of all workers. Nil: every
+	// status is told.
+	Between func() time.Duration
 	// Alive is how often a line is sent while the agent works. Default 1 s.
 	Alive time.Duration
 	// Patience bounds the reading of a question, and every write to one who does not read. Default 30 s.
@@ -45,6 +48,9 @@ func (c HandlerConfig) withDefaults() HandlerConfig {
 	}
 	if c.Refused == nil {
 		c.Refused = func(*http.Request, string, int, error) {}
+	}
+	if c.Between == nil {
+		c.Between = func() time.Duration { return 0 }
 	}
 	if c.Alive == 0 {
 		c.Alive = time.Second
@@ -242,7 +248,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, m method, q *qu
 				out.write(line{Error: failureOf(err)})
 				return
 			}
-			out.write(line{})
+			out.alive()
 		case <-ctx.Done():
 			out.write(line{Error: failureOf(context.Cause(ctx))})
 			return
@@ -257,6 +263,20 @@ type lines struct {
 
 	mu     sync.Mutex
 	writer http.ResponseWriter // nil once it is closed
+	spoken bool                // something was said since alive was called last
+}
+
+// alive writes an empty line, unless something was said since it was called last.
+func (l *lines) alive() {
+	l.mu.Lock()
+	spoken := l.spoken
+	l.mu.Unlock()
+	if !spoken {
+		l.write(line{})
+	}
+	l.mu.Lock()
+	l.spoken = false
+	l.mu.Unlock()
 }
 
 // write writes a line at once. Whoever does not read it has gone.
@@ -270,6 +290,7 @@ func (l *lines) write(what line) {
 	if l.writer == nil {
 		return
 	}
+	l.spoken = true
 	now := http.NewResponseController(l.writer)
 	_ = now.SetWriteDeadline(time.Now().Add(l.patience)) // a recorder has none
 	_, err = l.writer.Write(append(text, '\n'))

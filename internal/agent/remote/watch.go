@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
 // keepEnded is how many processes that have ended are remembered whose exit nobody has taken. A node has a few.
@@ -32,7 +33,7 @@ func (h *Handler) events(ctx context.Context, p agent.Process, each func(agent.E
 	if err != nil {
 		return err
 	}
-	return w.follow(ctx, each)
+	return w.follow(ctx, h.config.Between, each)
 }
 
 // watch returns the watch of a process. It begins one where there is none.
@@ -104,41 +105,81 @@ func (w *watch) wake() {
 	w.changed = make(chan struct{})
 }
 
-// follow calls each with all events, and the last status of those that came faster than each returned.
-func (w *watch) follow(ctx context.Context, each func(agent.Event)) error {
+// follow calls each with all events, and with the last status of those that came faster than each returned, or than so much time lies between two.
+func (w *watch) follow(ctx context.Context, between func() time.Duration, each func(agent.Event)) error {
 	w.mu.Lock()
-	next, statuses, silent := 0, 0, w.silent
+	f := follower{silent: w.silent, between: between}
 	w.mu.Unlock()
 	for {
-		w.mu.Lock()
-		events, status, at := w.events[next:len(w.events):len(w.events)], w.status, max(0, w.statusAt-next)
-		if w.statuses == statuses {
-			status = nil
-		}
-		passed := w.silent - silent
-		next, statuses, silent = len(w.events), w.statuses, w.silent
-		ended, err, changed := w.ended, w.err, w.changed
-		w.mu.Unlock()
-		if passed > 0 {
-			each(agent.Event{Silent: passed})
-		}
-		for i, e := range events {
-			if status != nil && i == at {
-				each(*status)
-				status = nil
-			}
-			each(e)
-		}
-		if status != nil {
-			each(*status)
-		}
+		n, ended, changed, err := w.since(&f)
+		n.tell(each)
 		if ended {
 			return err
 		}
+		var due <-chan time.Time
+		if n.held > 0 {
+			due = time.After(n.held)
+		}
 		select {
 		case <-changed:
+		case <-due:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+}
+
+// follower is what one who follows was told.
+type follower struct {
+	events, statuses int
+	silent           time.Duration
+	between          func() time.Duration
+	last             *control.Status // that was told; nil: none
+	at               time.Time       // when
+}
+
+// news are what a follower is to be told.
+type news struct {
+	events []agent.Event
+	status *agent.Event // nil: none
+	before int          // how many of events come before it
+	silent time.Duration
+	held   time.Duration // for how long a status is kept back; 0: none is
+}
+
+// since is what there is that a follower was not told.
+func (w *watch) since(f *follower) (n news, ended bool, changed <-chan struct{}, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n = news{events: w.events[f.events:len(w.events):len(w.events)], before: max(0, w.statusAt-f.events), silent: w.silent - f.silent}
+	if w.statuses != f.statuses {
+		if n.held = time.Until(f.at.Add(f.between())); n.held <= 0 || len(n.events) > 0 || n.silent > 0 || w.ended || turns(f.last, w.status.Status) {
+			n.status, n.held = w.status, 0
+			f.statuses, f.last, f.at = w.statuses, w.status.Status, time.Now()
+		}
+	}
+	f.events, f.silent = len(w.events), w.silent
+	return n, w.ended, w.changed, w.err
+}
+
+// turns reports whether a status says something that is decided by. A worker that loads is watched closely.
+func turns(before, now *control.Status) bool {
+	ends := func(s *control.Status) bool { return s.Final > 0 && s.Progress.Round >= s.Final }
+	return before == nil || now.Loading != nil || now.Progress.State != before.Progress.State || now.Held != before.Held || now.Final != before.Final || ends(now) != ends(before)
+}
+
+// tell calls each with all of it, in order.
+func (n *news) tell(each func(agent.Event)) {
+	if n.silent > 0 {
+		each(agent.Event{Silent: n.silent})
+	}
+	for i, e := range n.events {
+		if n.status != nil && i == n.before {
+			each(*n.status)
+		}
+		each(e)
+	}
+	if n.status != nil && n.before >= len(n.events) {
+		each(*n.status)
 	}
 }
