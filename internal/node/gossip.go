@@ -126,8 +126,13 @@ func (n *node) keepGossip(ctx context.Context) error {
 // heard is told what gossip says of a node.
 func (n *node) heard(name string, m membership.Member) {
 	n.log.Info("gossip", zap.String("member", name), zap.String("state", string(m.State)), zap.String("version", m.Version))
+	n.member.gossip.tell()
+}
+
+// tell has nodes looked at of which there is news.
+func (g *gossip) tell() {
 	select {
-	case n.member.gossip.wake <- struct{}{}:
+	case g.wake <- struct{}{}:
 	default:
 	}
 }

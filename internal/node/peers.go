@@ -86,7 +86,10 @@ func withNode(ctx context.Context, c net.Conn) context.Context {
 // nodeHandler answers other nodes.
 func (n *node) nodeHandler() http.Handler {
 	h := http.NewServeMux()
-	h.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, _ *http.Request) { answer(w, nodeReport{n.self(), n.raft.Progress()}, nil) })
+	h.HandleFunc("GET "+pathStatus, func(w http.ResponseWriter, r *http.Request) {
+		info, err := n.agent.Info(r.Context())
+		answer(w, nodeReport{n.self(), n.raft.Progress(), &info}, err)
+	})
 	h.HandleFunc("POST "+pathKey, func(w http.ResponseWriter, r *http.Request) {
 		key, err := io.ReadAll(r.Body)
 		if err == nil {

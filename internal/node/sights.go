@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -19,24 +20,28 @@ import (
 
 // How the node that leads looks at the others: what they have, and whether those answer that gossip says are gone.
 const (
-	seeEvery    = time.Second     // how often it asks each how it is
+	seeEvery    = time.Second     // how often it asks each how it is, of up to seeMany
+	seeMany     = 100             // more are asked the less often, so that there are as many questions
+	seeAtOnce   = 20              // how many it asks at a time, one such part after the other within that time
 	seeBound    = 2 * time.Second // how long each may take
-	silentAfter = 3 * time.Second // without an answer nothing new is placed on a node, whatever gossip says
+	silentAfter = 2 * time.Second // later than it is asked again, without an answer nothing new is placed on a node, whatever gossip says
 )
 
 // seen is what the node that leads knows of the others.
 type seen struct {
-	mu sync.Mutex
-	of map[string]sight
+	mu     sync.Mutex
+	of     map[string]sight
+	looked map[string]bool // those that are being looked at
 }
 
 // sight is the last that was seen of a node.
 type sight struct {
-	begun  time.Time // it is looked at
-	at     time.Time // it answered; zero: not in this term
-	asked  time.Time // the last question began
-	err    error     // of that
-	down   bool      // it was, when that ended
+	begun  time.Time     // it is looked at
+	at     time.Time     // it answered; zero: not in this term
+	asked  time.Time     // the last question began
+	err    error         // of that
+	down   bool          // it was, when that ended
+	every  time.Duration // it is asked so often; 0: seeEvery
 	status nodeReport
 	info   agent.Info
 }
@@ -45,6 +50,7 @@ type sight struct {
 type nodeReport struct {
 	api.NodeStatus
 	Progress raftlog.Progress `json:"progress"`
+	Info     *agent.Info      `json:"info,omitempty"` // of its agent; nil: it runs an older program, whose agent is to be asked
 }
 
 // get returns what was last seen of a node.
@@ -59,7 +65,7 @@ func (s *seen) get(name string) (sight, bool) {
 func (s *seen) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.of = map[string]sight{}
+	s.of, s.looked = map[string]sight{}, map[string]bool{}
 }
 
 // before reports whether a node was last asked before a time, or never.
@@ -88,7 +94,7 @@ func judge(heard membership.Member, s sight, now time.Time) (api.NodeState, coor
 		return api.NodeDown, coordinator.Reach{
 			Since: heard.Since, Down: true, Why: fmt.Sprintf("by gossip it is %s for %v, and it does not answer: %v", heard.State, now.Sub(heard.Since).Round(time.Second), s.err),
 		}
-	case s.at.IsZero() || silent > silentAfter:
+	case s.at.IsZero() || silent > cmp.Or(s.every, seeEvery)+silentAfter:
 		why := fmt.Sprintf("it has not answered for %v", silent.Round(time.Second))
 		if s.err != nil {
 			why += ": " + s.err.Error()
@@ -100,25 +106,58 @@ func judge(heard membership.Member, s sight, now time.Time) (api.NodeState, coor
 	return api.NodeAlive, coordinator.Reach{}
 }
 
+// seeing is how often each of so many nodes is asked.
+func seeing(nodes int) time.Duration { return seeEvery * time.Duration(max(nodes, seeMany)) / seeMany }
+
+// begin reports whether nobody looks at a node yet. Then somebody does, until end.
+func (s *seen) begin(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.looked[name] {
+		return false
+	}
+	s.looked[name] = true
+	return true
+}
+
+func (s *seen) end(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.looked, name)
+}
+
 // keepMembers looks at the other nodes, and keeps Raft's configuration that of the members, while this node leads.
 func (n *node) keepMembers(ctx context.Context) {
-	var due time.Time // when all are looked at next
-	for ctx.Err() == nil {
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	var due time.Time // when the next part of the nodes is looked at
+	var configured []*cluster.Node
+	for part := 0; ctx.Err() == nil; {
 		state, changed := n.raft.Changed()
 		members, heard, now := state.Nodes(), n.member.gossip.members(), time.Now()
-		all := !now.Before(due)
-		if all {
-			due = now.Add(seeEvery)
+		every, parts := seeing(len(members)), max(1, (len(members)+seeAtOnce-1)/seeAtOnce)
+		next := !now.Before(due)
+		if next {
+			part, due = (part+1)%parts, now.Add(every/time.Duration(parts))
 		}
-		var looks sync.WaitGroup
-		for _, other := range members {
-			if other.Name != n.id && (all || n.seen.before(other.Name, heard[other.Name].Since)) {
-				looks.Go(func() { n.look(ctx, other.Name) })
+		for i, other := range members {
+			wanted := next && i%parts == part || n.seen.before(other.Name, heard[other.Name].Since)
+			if other.Name != n.id && wanted && n.seen.begin(other.Name) {
+				looks.Go(func() {
+					n.look(ctx, other.Name, every)
+					n.seen.end(other.Name)
+					if n.seen.before(other.Name, n.member.gossip.memberOf(other.Name).Since) { // there was news meanwhile
+						n.member.gossip.tell()
+					}
+				})
 			}
 		}
-		looks.Wait()
-		if err := n.configureRaft(ctx); err != nil && ctx.Err() == nil {
-			n.log.Warn("the members of Raft are not those of the cluster yet", zap.Error(err))
+		if part == 0 || !sameNodes(configured, members) {
+			err := n.configureRaft(ctx)
+			if configured = members; err != nil && ctx.Err() == nil {
+				configured = nil
+				n.log.Warn("the members of Raft are not those of the cluster yet", zap.Error(err))
+			}
 		}
 		n.awaitLook(ctx, time.Until(due), members, changed)
 	}
@@ -146,15 +185,17 @@ func (n *node) awaitLook(ctx context.Context, most time.Duration, members []*clu
 	}
 }
 
-// look asks a node how it is.
-func (n *node) look(ctx context.Context, name string) {
+// look asks a node how it is, as is done so often.
+func (n *node) look(ctx context.Context, name string, every time.Duration) {
 	asked := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, seeBound)
 	defer cancel()
 	var status nodeReport
 	var info agent.Info
 	err := n.ask(bounded, name, http.MethodGet, pathStatus, nil, &status)
-	if err == nil {
+	if err == nil && status.Info != nil {
+		info, status.Info = *status.Info, nil
+	} else if err == nil {
 		info, err = n.member.agent(name, n.raft.Term).Info(bounded)
 	}
 	if ctx.Err() != nil { // the question was given up
@@ -164,7 +205,7 @@ func (n *node) look(ctx context.Context, name string) {
 	n.seen.mu.Lock()
 	before := n.seen.of[name]
 	after := before
-	if after.asked, after.err = asked, err; after.begun.IsZero() {
+	if after.asked, after.err, after.every = asked, err, every; after.begun.IsZero() {
 		after.begun = asked
 	}
 	if err == nil {

@@ -32,6 +32,8 @@ func TestANodeIsDownByGossipAndAQuestion(t *testing.T) {
 		{"gossip says dead, and it was not asked since then", dead, sight{begun: ago(9), at: ago(9), asked: ago(6), err: silent}, api.NodeSuspect, false},
 		{"gossip says alive, and it does not answer for long", membership.Member{State: membership.Alive}, sight{begun: ago(99), at: ago(90), asked: ago(1), err: silent}, api.NodeSuspect, false},
 		{"it missed one question", membership.Member{State: membership.Alive}, sight{begun: ago(99), at: ago(2), asked: ago(1), err: silent}, api.NodeAlive, true},
+		{"it has not answered for a while", membership.Member{State: membership.Alive}, sight{begun: ago(99), at: ago(4), asked: ago(4)}, api.NodeSuspect, false},
+		{"it has not, of many, which are asked less often", membership.Member{State: membership.Alive}, sight{begun: ago(99), at: ago(4), asked: ago(4), every: seeing(250)}, api.NodeAlive, true},
 		{"nothing is heard, and it answers", membership.Member{}, sight{begun: ago(9), at: ago(1), asked: ago(1)}, api.NodeAlive, true},
 	} {
 		state, reach := judge(c.heard, c.seen, now)
@@ -139,5 +141,26 @@ func TestOnlyNodesOfWhichThereIsNewsAreLookedAtEarly(t *testing.T) {
 		if got := s.before(c.name, c.heard); got != c.want {
 			t.Errorf("%s: %v", what, got)
 		}
+	}
+}
+
+// TestManyNodesAreAskedLessOften, so that there are no more questions a second.
+func TestManyNodesAreAskedLessOften(t *testing.T) {
+	t.Parallel()
+	for nodes, want := range map[int]time.Duration{1: time.Second, 100: time.Second, 200: 2 * time.Second, 350: 3500 * time.Millisecond} {
+		if got := seeing(nodes); got != want {
+			t.Errorf("%d nodes: each every %v, want %v", nodes, got, want)
+		}
+	}
+}
+
+func TestANodeIsLookedAtOnceAtATime(t *testing.T) {
+	t.Parallel()
+	s := seen{looked: map[string]bool{}}
+	if first, again, other := s.begin("n1"), s.begin("n1"), s.begin("n2"); !first || again || !other {
+		t.Errorf("%v, again %v, another one %v", first, again, other)
+	}
+	if s.end("n1"); !s.begin("n1") {
+		t.Error("it is never looked at again")
 	}
 }
