@@ -8,7 +8,7 @@ import (
 // moment is what is free from a time on, until the next moment.
 type moment struct {
 	at    time.Time
-	nodes []Node // without what is reserved then, or will be later: who starts now may still be there
+	nodes []Node // its own, without what is reserved then, or will be later: who starts now may still be there
 }
 
 // reserve finds the first place and time at which a job has room, beside those that are reserved.
@@ -43,10 +43,6 @@ func (l *line) foresee() {
 		}
 	}
 	slices.SortStableFunc(ending, func(a, b *Holder) int { return a.ends(l.now).Compare(b.ends(l.now)) })
-	at := make(map[string]int, len(l.nodes))
-	for i := range l.nodes {
-		at[l.nodes[i].Name] = i
-	}
 	l.moments = []moment{{l.now, slices.Clone(l.nodes)}}
 	for _, h := range ending {
 		last := &l.moments[len(l.moments)-1]
@@ -55,7 +51,7 @@ func (l *line) foresee() {
 			last = &l.moments[len(l.moments)-1]
 		}
 		for name, held := range h.Held {
-			if i, known := at[name]; known {
+			if i, known := l.at[name]; known {
 				last.nodes[i].give(held)
 			}
 		}
@@ -76,12 +72,12 @@ func (l *line) withhold(r *reservation) {
 	if !r.until.IsZero() {
 		i, known := slices.BinarySearchFunc(l.moments, r.until, func(m moment, at time.Time) int { return m.at.Compare(at) })
 		if !known { // after now, since the job begins at some moment
-			l.moments = slices.Insert(l.moments, i, moment{r.until, l.moments[i-1].nodes})
+			l.moments = slices.Insert(l.moments, i, moment{r.until, slices.Clone(l.moments[i-1].nodes)})
 		}
 	}
 	for i := range l.moments {
 		if m := &l.moments[i]; r.until.IsZero() || m.at.Before(r.until) {
-			m.nodes = r.want.Take(m.nodes, r.placed)
+			l.take(m.nodes, r)
 		}
 	}
 }

@@ -74,7 +74,7 @@ func TestReservationsAreThoseOfAPlainSearch(t *testing.T) {
 			}
 			nodes = append(nodes, n)
 		}
-		l := &line{now: now, nodes: nodes, idle: idle(nodes), holders: holders}
+		l := newLine(now, nodes, holders)
 		for i := range 8 {
 			w := Waiting{ID: strconv.Itoa(i), Want: Job{Threads: 1, Spread: random.IntN(2) > 0}}
 			for d := range 1 + random.IntN(4) {

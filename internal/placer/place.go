@@ -210,22 +210,31 @@ func (j *Job) Take(nodes []Node, p Placement) []Node {
 		n := &left[i]
 		for _, s := range p.Seats {
 			if s.Node == n.Name {
-				n.take(s.Cores, s.GPU)
-				if j.Whole != "" {
-					n.Bytes = 0
-				} else if j.Bytes != nil {
-					n.Bytes -= j.Bytes[s.Stage]
-				}
+				j.sit(n, s)
 			}
 		}
 	}
 	return left
 }
 
+// sit takes what a stage has of its node. What that had free stays as it is.
+func (j *Job) sit(n *Node, s Seat) {
+	n.take(s.Cores, s.GPU)
+	if j.Whole != "" {
+		n.Bytes = 0
+	} else if j.Bytes != nil {
+		n.Bytes -= j.Bytes[s.Stage]
+	}
+}
+
 // take takes cores and a GPU, where they are free.
 func (n *Node) take(cores []int, gpu string) {
-	n.Cores = slices.DeleteFunc(slices.Clone(n.Cores), func(core int) bool { return slices.Contains(cores, core) })
-	n.GPUs = slices.DeleteFunc(slices.Clone(n.GPUs), func(uuid string) bool { return uuid == gpu })
+	if slices.ContainsFunc(n.Cores, func(core int) bool { return slices.Contains(cores, core) }) {
+		n.Cores = slices.DeleteFunc(slices.Clone(n.Cores), func(core int) bool { return slices.Contains(cores, core) })
+	}
+	if slices.Contains(n.GPUs, gpu) {
+		n.GPUs = slices.DeleteFunc(slices.Clone(n.GPUs), func(uuid string) bool { return uuid == gpu })
+	}
 }
 
 // seat gives each device cores and a GPU of its node, in the order of devices.

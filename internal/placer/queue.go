@@ -74,8 +74,9 @@ type reservation struct {
 // line is the state of one pass over those that wait.
 type line struct {
 	now      time.Time
-	nodes    []Node // with what is free now
-	idle     []Node // with everything that they have free
+	nodes    []Node         // with what is free now
+	idle     []Node         // with everything that they have free
+	at       map[string]int // of each of them in all lists of nodes of the pass, by name
 	holders  []Holder
 	reserved []reservation
 	moments  []moment // from now on; nil: they are to be made
@@ -94,7 +95,7 @@ func Order(now time.Time, nodes []Node, holders []Holder, waiting []Waiting) []V
 		turn[i] = i
 	}
 	slices.SortStableFunc(turn, func(a, b int) int { return waiting[a].compare(&waiting[b], now) })
-	l := &line{now: now, nodes: nodes, idle: idle(nodes), holders: slices.Clone(holders)}
+	l := newLine(now, nodes, holders)
 	all := make([]Verdict, 0, len(waiting))
 	for _, i := range turn {
 		v := l.next(&waiting[i])
@@ -102,6 +103,15 @@ func Order(now time.Time, nodes []Node, holders []Holder, waiting []Waiting) []V
 		all = append(all, v)
 	}
 	return all
+}
+
+// newLine begins a pass.
+func newLine(now time.Time, nodes []Node, holders []Holder) *line {
+	l := &line{now: now, nodes: nodes, idle: idle(nodes), at: make(map[string]int, len(nodes)), holders: slices.Clone(holders)}
+	for i := range nodes {
+		l.at[nodes[i].Name] = i
+	}
+	return l
 }
 
 // compare orders by turn. Of equals the first that is given comes first.
@@ -168,13 +178,25 @@ func (l *line) begin(w *Waiting, want Job, p Placement) {
 
 // unreserved are the nodes now, without what is reserved from a time on at which a job that starts now and takes so long would still be there.
 func (l *line) unreserved(takes time.Duration) []Node {
-	nodes := l.nodes
-	for _, r := range l.reserved {
-		if takes <= 0 || l.now.Add(takes).After(r.at) {
-			nodes = r.want.Take(nodes, r.placed)
+	if len(l.reserved) == 0 {
+		return l.nodes
+	}
+	nodes := slices.Clone(l.nodes)
+	for i := range l.reserved {
+		if r := &l.reserved[i]; takes <= 0 || l.now.Add(takes).After(r.at) {
+			l.take(nodes, r)
 		}
 	}
 	return nodes
+}
+
+// take takes what is reserved from nodes, which become others.
+func (l *line) take(nodes []Node, r *reservation) {
+	for _, s := range r.placed.Seats {
+		if i, known := l.at[s.Node]; known {
+			r.want.sit(&nodes[i], s)
+		}
+	}
 }
 
 // ends is when a holder gives its place back; one that should have done so does it now.
