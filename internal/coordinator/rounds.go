@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,12 @@ type shardLook func(agent.Shards, context.Context, shard.Digest) (int64, error)
 
 // holders says how to look at the shards of rounds of a job: on whichever node that is not away has one whole.
 func (c *Coordinator) holders(job string, rounds []*cluster.Manifest, away map[string]string, look shardLook) *holders {
-	h := &holders{job: job, nodes: c.nodes(), away: away, known: map[shard.Digest][]string{}, look: look}
+	return holdersOn(c.nodes(), job, rounds, away, look)
+}
+
+// holdersOn is holders of some nodes.
+func holdersOn(nodes []Node, job string, rounds []*cluster.Manifest, away map[string]string, look shardLook) *holders {
+	h := &holders{job: job, nodes: nodes, away: away, known: map[shard.Digest][]string{}, look: look}
 	h.first, h.found = map[shard.Digest]string{}, map[shard.Digest]string{}
 	for _, m := range rounds {
 		for _, f := range m.Files() {
@@ -108,19 +114,22 @@ func (c *Coordinator) lookNow(ctx context.Context, job string, rounds []*cluster
 	return c.holders(job, rounds, away, agent.Shards.Size).one, nil
 }
 
-// order puts the node first that is to have a shard.
-func (h *holders) order(d shard.Digest, n Node) string {
-	if n.Name == h.first[d] {
-		return "first"
+// order puts the node first that is to have a shard, and then those that a round names for it: of many nodes, few are asked that do not have it.
+func (h *holders) order(d shard.Digest, n Node) int {
+	switch {
+	case n.Name == h.first[d]:
+		return 0
+	case slices.Contains(h.known[d], n.Name):
+		return 1
 	}
-	return "then"
+	return 2
 }
 
 // one looks at a shard. Where no node that answers has it whole, and one that should does not answer, the error is an obstacle that names
 // that node: nothing is said to be lost that may be there. So it is where one that should have it is no member any more.
 func (h *holders) one(ctx context.Context, d shard.Digest) (bytes int64, err error) {
 	unheard, said := map[string]string{}, 0
-	nodes := slices.SortedStableFunc(slices.Values(h.nodes), func(a, b Node) int { return strings.Compare(h.order(d, a), h.order(d, b)) })
+	nodes := slices.SortedStableFunc(slices.Values(h.nodes), func(a, b Node) int { return cmp.Compare(h.order(d, a), h.order(d, b)) })
 	for _, n := range nodes {
 		why, away := h.away[n.Name]
 		if !away {
