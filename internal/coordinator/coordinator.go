@@ -18,7 +18,7 @@ const (
 	tickEvery = 100 * time.Millisecond // the longest pause between two ticks; most of what matters wakes the coordinator
 	afterFail = time.Second            // until a choice that could not be carried out is made again
 
-	restFactor = 9           // times what a tick took, until the next one: ticks take a tenth of the time at most
+	restFactor = 29          // times what a tick took, until the next one: ticks take a thirtieth of the time at most
 	mostRest   = time.Second // who waits for a tick does not wait longer, however large the cluster
 
 	longestTick = time.Second // between two ticks while this process runs; a longer time is one in which it was stopped
