@@ -16,11 +16,14 @@ import (
 // Status joins what is known of a job: what its workers report, or failing that its last committed round; what was admitted, nil where
 // that cannot be read; and what the cluster has agreed on, which wins. It is a pure function.
 func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
-	var out api.JobStatus
+	var out, durable api.JobStatus
+	at, last := placementOf(j), j.LastCommitted()
+	if last != nil {
+		durable = ofRound(last)
+		out = durable
+	}
 	if v.Status != nil {
 		out = v.Status.Progress
-	} else if m := j.LastCommitted(); m != nil {
-		out = ofRound(m)
 	}
 	if s != nil {
 		admit(&out, s)
@@ -31,10 +34,9 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	if !j.State.Ended() && (v.Waits || v.Finished && held(v) != "") {
 		out.State = api.Waiting
 	}
-	if m := j.LastCommitted(); m != nil {
-		out.CommittedRound = m.Round
+	if last != nil {
+		out.CommittedRound = last.Round
 		// What the worker said may be older than the commit, and a worker that has only just been started says less.
-		durable := ofRound(m)
 		out.Step, out.Round = max(out.Step, durable.Step), max(out.Round, durable.Round)
 		out.SamplesSeen = max(out.SamplesSeen, durable.SamplesSeen)
 	}
@@ -58,9 +60,9 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	}
 	out.Warnings, out.Recompute = append([]string{}, out.Warnings...), append([]string{}, out.Recompute...) // JSON: [], not null
 	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
-	locate(&out, j, v)
+	locate(&out, j, at, v)
 	if s != nil {
-		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.WorkersBytes(max(len(placementOf(j).nodes()), s.Groups()))
+		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.WorkersBytes(max(len(at.nodes()), s.Groups()))
 		predicted := s.Memory()
 		for i := range out.StageStatus {
 			if on := &out.StageStatus[i]; on.Stage < len(predicted) {
@@ -72,9 +74,9 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 }
 
 // locate adds where the stages are, or were last.
-func locate(out *api.JobStatus, j *cluster.Job, v View) {
+func locate(out *api.JobStatus, j *cluster.Job, where placement, v View) {
 	out.Placement = nil
-	for _, at := range placementOf(j) {
+	for _, at := range where {
 		out.Placement = append(out.Placement, api.StageNode{Group: at.Group, Stage: at.Stage, Node: at.Node})
 		for i := range out.StageStatus {
 			if on := &out.StageStatus[i]; on.Group == at.Group && on.Stage == at.Stage && v.Status.Generation == j.Generation {
