@@ -259,7 +259,7 @@ func (c *Coordinator) cut(p agent.Process, why error) {
 	}
 	if w.cut.IsZero() {
 		w.cut, w.why = c.now(), why.Error()
-		c.log.Warn("a worker is not heard any more", zap.Stringer("process", p), zap.Error(why))
+		c.sayAt(zap.WarnLevel, p.Job, "a worker is not heard any more", zap.Stringer("process", p), zap.Error(why))
 	}
 	if errors.Is(why, agent.ErrUnreachable) {
 		c.hearsNot(p.Node, why)

@@ -55,6 +55,7 @@ func (c *Coordinator) takeNodes(o *observed, passed time.Duration) {
 		w.quiet += passed
 		if !ok || w.quiet > quietBound || w.node.down && w.quiet > quietDown {
 			w.cut, w.why = c.now().Add(-w.quiet), "it says nothing"
+			c.sayAt(zap.WarnLevel, o.ID, "a worker is not heard any more", zap.Stringer("process", w.process), zap.String("error", w.unheard(c.now())))
 		}
 	}
 }

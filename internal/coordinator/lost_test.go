@@ -161,8 +161,8 @@ func TestAJobThatGoesOnIsLeftAlone(t *testing.T) {
 		if j.Generation != 1 || len(r.workers(1)) != 1 {
 			t.Fatalf("generation %d, workers %v: %s", j.Generation, r.workers(1), j.Reason)
 		}
-		if note := r.Published().Jobs[id].Note; !strings.Contains(note, "left alone") {
-			t.Errorf("the note is %q", note)
+		if s := coordinator.Status(j, nil, r.Published().Jobs[id]); !strings.Contains(s.Reason, "now: node b cannot be reached") || !strings.Contains(s.Reason, "left alone") {
+			t.Errorf("the reason is %q", s.Reason)
 		}
 		before := j.CommittedRound()
 		r.at(1).heal()

@@ -132,7 +132,7 @@ func reasonOf(j *cluster.Job, v View) string {
 		return j.Reason + "; now: " + held(v)
 	case j.Cancelling:
 		return j.Reason + ": " + v.Note
-	case j.State == cluster.Running && v.Trains && !v.Failing:
+	case j.State == cluster.Running && v.Trains && !v.Failing && !v.Unheard:
 		return j.Reason
 	case j.State == cluster.Running || j.State == cluster.Starting:
 		return j.Reason + "; now: " + v.Note
@@ -179,6 +179,7 @@ type View struct {
 	Status   *control.Status // of the current, or the last, workers, joined; nil: none was heard
 	Note     string          // what the coordinator is at with the job, for people
 	Failing  bool            // the last choice could not be carried out
+	Unheard  bool            // a worker cannot be heard, as its node does not answer; Note says which
 	Fault    string          // why the last commit failed; "" when it did not
 	Nodes    []string        // where a worker runs
 	Trains   bool            // all workers run and have begun to
@@ -206,7 +207,7 @@ func (c *Coordinator) publish(free int) {
 	nodes := len(c.nodes())
 	for id, o := range c.jobs {
 		v := View{
-			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Fault: cmp.Or(o.fault, o.lateCopies(c.ticked)), Waits: o.waits(), Drift: o.drift.Now,
+			Status: o.status, Note: o.note, Failing: !o.notBefore.IsZero(), Unheard: len(o.unheard()) > 0, Fault: cmp.Or(o.fault, o.lateCopies(c.ticked)), Waits: o.waits(), Drift: o.drift.Now,
 			Trains: o.phase() == training || o.phase() == finished, Finished: o.phase() == finished,
 		}
 		for _, w := range o.living() {

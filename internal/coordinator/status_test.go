@@ -25,6 +25,7 @@ func TestAStatusSaysNothingThatIsOver(t *testing.T) {
 	}{
 		"training":            {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Note: "a commit is due"}, api.Running, "training"},
 		"cannot act":          {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Failing: true, Note: "no leader"}, api.Running, "training; now: no leader"},
+		"a node is silent":    {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Unheard: true, Note: "b is silent"}, api.Running, "training; now: b is silent"},
 		"loading":             {cluster.Job{State: cluster.Starting, Reason: "restarted"}, View{Note: "the worker is loading"}, api.Starting, "restarted; now: the worker is loading"},
 		"a commit is held up": {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Finished: true, Note: "x", Status: full}, api.Waiting, "training; now: the disk is full"},
 		"waiting":             {cluster.Job{State: cluster.Queued, Reason: "resumed"}, View{Waits: true, Note: "the disk is full"}, api.Waiting, "the disk is full"},
