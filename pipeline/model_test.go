@@ -43,6 +43,16 @@ func queued() device.Device { return stagetest.NewLate() }
 // and OnEvaluated say to the log.
 func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pipelines int, boundary device.Type, log *modelLog) Config {
 	t.Helper()
+	method, err := elastic.NewMethod("elastic", elastic.Config{Pipelines: pipelines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return modelConfigBy(t, open, grid, method, boundary, log)
+}
+
+// modelConfigBy is modelConfig by another method.
+func modelConfigBy(t *testing.T, open func() device.Device, grid schedule.Plan, method elastic.Method, boundary device.Type, log *modelLog) Config {
+	t.Helper()
 	stages := grid.Stages()
 	m, err := model.Build("gpt2", map[string]any{
 		"n_layer": 6, "n_head": 2, "n_embd": 12, "n_positions": 6, "vocab_size": 11, "tie_word_embeddings": true,
@@ -54,13 +64,9 @@ func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pi
 	if err != nil {
 		t.Fatal(err)
 	}
-	method, err := elastic.NewMethod("elastic", elastic.Config{Pipelines: pipelines})
-	if err != nil {
-		t.Fatal(err)
-	}
 	log.steps = map[[2]uint64]StepReport{}
 	c := Config{
-		Plan: grid, MicroBatches: modelMicros, Pipelines: pipelines, Method: method, ClipNorm: 0.5,
+		Plan: grid, MicroBatches: modelMicros, Pipelines: method.Config().Pipelines, Method: method, ClipNorm: 0.5,
 		LearningRate: func(uint64) float32 { return 0.01 }, FinalRound: 6,
 		Evaluation: &EvaluationConfig{MicroBatches: 3, Due: func(round uint64) bool { return round%2 == 0 }},
 		Events: Events{
@@ -87,16 +93,20 @@ func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pi
 	c.Queues = func(row int) *device.Queues { return device.QueuesOf(devices[row]) }
 	placement, slots, halves := grid.Placement(), schedule.InFlightByStage(grid), schedule.HalvesByStage(grid)
 	for k, r := range ranges {
+		of := stage.Config{
+			Device: devices[placement[k]], Model: m, Range: r, Index: k, Count: stages, Samples: 1, Predicts: method.Needs().Predicts,
+			Slots: slots[k], WeightSlots: halves[k], HandedInputs: inputs[k], HandedOutputs: outputs[k], Seed: 5, Boundary: boundary,
+			LandedInputs: landed[k], LandedGradients: gradients[k],
+		}
+		shape, err := of.Shape()
+		if err != nil {
+			t.Fatal(err)
+		}
 		c.Stages = append(c.Stages, StageConfig{
-			Index: k,
-			Build: func(int) (stage.Stage, error) {
-				return stage.New(stage.Config{
-					Device: devices[placement[k]], Model: m, Range: r, Index: k, Count: stages, Samples: 1,
-					Slots: slots[k], WeightSlots: halves[k], HandedInputs: inputs[k], HandedOutputs: outputs[k], Seed: 5, Boundary: boundary,
-					LandedInputs: landed[k], LandedGradients: gradients[k],
-				})
-			},
-			Source: func(p int) Source { return tokens{p} }, EvaluationSource: tokens{99},
+			Index: k, Layout: Layout(m.Layers, r.From, r.To, shape.Parameters),
+			Build:            func(int) (stage.Stage, error) { return stage.New(of) },
+			Source:           func(p int) Source { return tokens{p} },
+			EvaluationSource: tokens{99},
 		})
 	}
 	return c

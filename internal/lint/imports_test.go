@@ -75,7 +75,7 @@ var mayImport = map[string][]string{
 	"internal/feed":             {"internal/api", "internal/data", "internal/metric", "job", "stage", "stage/device", "stage/layer", "stage/model"},
 
 	// What puts it together.
-	"pipeline":             {"stage", "stage/device", "stage/flat", "schedule", "elastic", "internal/wire", "internal/trace"},
+	"pipeline":             {"stage", "stage/device", "stage/flat", "stage/layer", "schedule", "elastic", "internal/wire", "internal/trace"},
 	"internal/export":      {"internal/access", "job", "internal/shard", "stage", "stage/...", "internal/checkpoint", "internal/data/tokenizer"},
 	"internal/objectstore": nil,
 	"internal/remotedata":  {"internal/access", "internal/checkpoint", "internal/objectstore", "internal/pinned", "internal/words", "job"},

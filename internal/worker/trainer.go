@@ -160,7 +160,7 @@ func (h *host) stageConfig(ctx context.Context, s *hosted) pipeline.StageConfig 
 			}}
 		},
 		EvaluationSource: h.held(),
-		Layout:           layout(h.model.Layers, s.meta.Layers[0], s.meta.Layers[1], s.shape.Parameters),
+		Layout:           pipeline.Layout(h.model.Layers, s.meta.Layers[0], s.meta.Layers[1], s.shape.Parameters),
 	}
 }
 

@@ -1,4 +1,4 @@
-package worker
+package pipeline
 
 import (
 	"github.com/avgpipe/avgpipe/elastic"
@@ -7,8 +7,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
-// layout says which layers of the model the elements of a stage's vector belong to; what is between two tensors belongs to the first one.
-func layout(layers []layer.Layer, from, to, elements int) elastic.Layout {
+// Layout says which layers of a model the elements of the vector of a stage with some of them belong to; what is between two tensors belongs to the first one.
+func Layout(layers []layer.Layer, from, to, elements int) elastic.Layout {
 	of := map[string]int{}
 	for i, l := range layers {
 		for _, p := range layer.Params(l) {
