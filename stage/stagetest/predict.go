@@ -201,11 +201,9 @@ func (p *predictions) expected(s *stage.Computed, r [2]int, now, next []float32)
 	return values
 }
 
-// trained runs a batch of one micro-batch, with an evaluation of the stage's own parameters between its passes, and returns what that says.
-func (p *predictions) trained(s *stage.Computed, step uint64) (own stage.Score) {
-	p.Helper()
-	shape, m := s.Shape(), stage.Micro{Step: step, Weight: 1}
-	input, labels := stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.LabelBytes)
+// data of a batch of one micro-batch.
+func (p *predictions) data(shape stage.Shape, step uint64) (input, labels []byte) {
+	input, labels = stage.NewBoundary(shape.InputBytes), stage.NewBoundary(shape.LabelBytes)
 	rng := rand.New(rand.NewPCG(step, 1))
 	for i := 0; i < len(input); i += 4 {
 		x := rng.Uint32N(5)
@@ -217,6 +215,14 @@ func (p *predictions) trained(s *stage.Computed, step uint64) (own stage.Score) 
 	for i := 0; i < len(labels); i += 4 {
 		binary.NativeEndian.PutUint32(labels[i:], rng.Uint32N(5))
 	}
+	return input, labels
+}
+
+// trained runs a batch, with an evaluation of the stage's own parameters between its passes, and returns what that says.
+func (p *predictions) trained(s *stage.Computed, step uint64) (own stage.Score) {
+	p.Helper()
+	m := stage.Micro{Step: step, Weight: 1}
+	input, labels := p.data(s.Shape(), step)
 	s.ZeroGradients()
 	p.must(s.Forward(m, stage.OnHost(input), labels, stage.Boundary{}))
 	own, err := s.Evaluate(nil, input, labels, nil)
@@ -251,8 +257,11 @@ func (p *predictions) passes() {
 			s.Parameters().Scale(0.5)
 			continue
 		}
-		if step == 0 { // what is not finite is gone with the next prediction
+		if step == 0 { // what is not finite is gone with the next prediction, also where it was evaluated
 			p.must(s.Predict(hyper(step+1), wrong, flat.Range{From: 0, To: n}))
+			input, labels := p.data(s.Shape(), step)
+			_, err := s.Evaluate(s.Predicted(), input, labels, nil)
+			p.must(err)
 		}
 		p.must(s.Predict(hyper(step+1), guess, flat.Range{From: 0, To: half}), device.Wait(s.Ready()))
 		if step == 4 {
