@@ -19,6 +19,7 @@ type contacts struct {
 	// said is the last message of the leader, and agreed the last one of which State has everything.
 	said, agreed contact
 	waits        bool                     // said is not agreed yet
+	led          uint64                   // the last term in which this node led and had everything that was committed before
 	knows        uint64                   // the last term whose leader is known to know what was committed before
 	has          func(commit uint64) bool // reports whether State has everything up to an entry that is committed; nil: not yet
 }
@@ -53,6 +54,30 @@ func (c *contacts) followed(ids []raft.ServerID, term uint64, since time.Time) (
 		}
 	}
 	return count, c.changed
+}
+
+// lead notes that this node leads in a term and has everything that was committed before.
+func (c *contacts) lead(term uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.led = max(c.led, term)
+}
+
+// ledAt is when this node is known to have led last: so many of the other voters have taken a message of that term which was sent then, or later. Zero: nobody knows.
+func (c *contacts) ledAt(others []raft.ServerID, enough int) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var sent []time.Time
+	for _, id := range others {
+		if last := c.answered[id]; last.term == c.led && c.led > 0 {
+			sent = append(sent, last.at)
+		}
+	}
+	if enough < 1 || len(sent) < enough {
+		return time.Time{}
+	}
+	slices.SortFunc(sent, func(a, b time.Time) int { return b.Compare(a) })
+	return sent[enough-1]
 }
 
 // hear notes what the leader says. A heartbeat says nothing of what is committed, nor does a leader at the beginning of its term.

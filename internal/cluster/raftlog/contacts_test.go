@@ -76,6 +76,57 @@ func TestOnlyAnswersFromAfterwardsSayThatANodeLeads(t *testing.T) {
 	})
 }
 
+// TestANodeThatLedIsNotOlderThanThat: what it has is as of when a majority took its last messages, and not of when it began to lead.
+func TestANodeThatLedIsNotOlderThanThat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, others, begun := newContacts(), []raft.ServerID{"b", "c", "d", "e"}, time.Now()
+		want := func(what string, at time.Time) {
+			t.Helper()
+			if got := c.ledAt(others, 2); !got.Equal(at) {
+				t.Errorf("%s: %v, want %v", what, got, at)
+			}
+		}
+		c.answer("b", 3, begun)
+		c.answer("c", 3, begun)
+		want("it does not know yet what was committed before", time.Time{})
+		c.lead(3)
+		want("two of four follow", begun)
+		time.Sleep(time.Minute)
+		c.answer("b", 3, time.Now())
+		want("one is no majority with this node", begun)
+		c.answer("e", 3, begun.Add(time.Second))
+		want("two are", begun.Add(time.Second))
+		c.lead(5)
+		want("a later term, which nobody has answered in", time.Time{})
+	})
+}
+
+// TestALeaderThatStepsDownKnowsOfWhenItsStateIs, though no other has ever led.
+func TestALeaderThatStepsDownKnowsOfWhenItsStateIs(t *testing.T) {
+	t.Parallel()
+	a := overTCP(t, "a", false)
+	if err := a.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Leading(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := openTCP(t, Config{Dir: filepath.Join(t.TempDir(), "b"), NodeID: "b", Joins: true})
+	if err := a.AddNode(t.Context(), "b", address(b), true); err != nil { // which b has taken then: both vote
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for a.IsLeader() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if age, known := a.StateAge(); !known || age >= time.Since(a.opened) || a.Age() >= time.Since(a.opened) {
+		t.Errorf("its state is of %v ago (known: %t), and it heard from a leader %v ago; it was opened %v ago", age, known, a.Age(), time.Since(a.opened))
+	}
+}
+
 // TestAStateOfADiskHasNoAge: it once was as old as the daemon.
 func TestAStateOfADiskHasNoAge(t *testing.T) {
 	t.Parallel()

@@ -36,19 +36,56 @@ func (l *Log) Leadership() <-chan bool { return l.raft.LeaderCh() }
 
 // Leading waits until this node leads and everything that was committed before is in State.
 func (l *Log) Leading(ctx context.Context) error {
-	return l.wait(ctx, "begin to lead", func() error { return l.raft.Barrier(applyTimeout).Error() })
+	term := l.Term()
+	err := l.wait(ctx, "begin to lead", func() error { return l.raft.Barrier(applyTimeout).Error() })
+	if t, is := l.config.Transport.(*Transport); is && err == nil && l.Term() == term {
+		t.contacts.lead(term)
+	}
+	return err
 }
 
-// Age is how long ago this node last heard from the node that leads: 0 on that one. It is the time since the log was opened where none was
+// ledAt is when this node is known to have led last; zero: nobody knows.
+func (l *Log) ledAt() time.Time {
+	t, is := l.config.Transport.(*Transport)
+	if !is {
+		return time.Time{}
+	}
+	others, own, err := l.voters()
+	if err != nil {
+		return time.Time{}
+	}
+	return t.contacts.ledAt(others, (len(others)+own)/2+1-own)
+}
+
+// voters are the other nodes that vote; own is 1 where this one does.
+func (l *Log) voters() (others []raft.ServerID, own int, err error) {
+	members, err := l.Members()
+	for _, m := range members {
+		switch {
+		case !m.Voter:
+		case m.Name == l.config.NodeID:
+			own = 1
+		default:
+			others = append(others, raft.ServerID(m.Name))
+		}
+	}
+	return others, own, err
+}
+
+// Age is how long ago this node last heard from the node that leads, or led itself: 0 on that one. It is the time since the log was opened where none was
 // heard of yet.
 func (l *Log) Age() time.Duration {
 	if l.IsLeader() {
 		return 0
 	}
-	if last := l.raft.LastContact(); !last.IsZero() {
-		return time.Since(last)
+	last := l.raft.LastContact()
+	if led := l.ledAt(); led.After(last) {
+		last = led
 	}
-	return time.Since(l.opened)
+	if last.IsZero() {
+		last = l.opened
+	}
+	return time.Since(last)
 }
 
 // StateAge is how old State is: how long ago it had everything that the node which led had committed. ok is false where it never had since the log was
@@ -59,6 +96,9 @@ func (l *Log) StateAge() (age time.Duration, ok bool) {
 		return l.Age(), true
 	}
 	at := t.contacts.agreedAt()
+	if led := l.ledAt(); led.After(at) && l.has(l.raft.CommitIndex()) { // while it led, it knew what was committed
+		at = led
+	}
 	return time.Since(at), !at.IsZero()
 }
 
@@ -123,25 +163,12 @@ func (l *Log) followed(ctx context.Context, term uint64, since time.Time) (bool,
 	again := time.NewTimer(verifyAgain)
 	defer again.Stop()
 	for {
-		members, err := l.Members()
+		others, own, err := l.voters()
 		if err != nil {
 			return false, err
 		}
-		voters, own := 0, 0
-		var others []raft.ServerID
-		for _, m := range members {
-			switch {
-			case !m.Voter:
-				continue
-			case m.Name == l.config.NodeID:
-				own = 1
-			default:
-				others = append(others, raft.ServerID(m.Name))
-			}
-			voters++
-		}
 		count, changed := t.contacts.followed(others, term, since)
-		if own+count > voters/2 {
+		if own+count > (len(others)+own)/2 {
 			return true, nil
 		}
 		select {
