@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -18,10 +19,11 @@ type contacts struct {
 	changed  chan struct{}             // closed when there is a newer one
 	// said is the last message of the leader, and agreed the last one of which State has everything.
 	said, agreed contact
-	waits        bool                     // said is not agreed yet
-	led          uint64                   // the last term in which this node led and had everything that was committed before
-	knows        uint64                   // the last term whose leader is known to know what was committed before
-	has          func(commit uint64) bool // reports whether State has everything up to an entry that is committed; nil: not yet
+	waits        bool                      // said is not agreed yet
+	led          uint64                    // the last term in which this node led and had everything that was committed before
+	taken        map[raft.ServerID]contact // answers in it
+	knows        uint64                    // the last term whose leader is known to know what was committed before
+	has          func(commit uint64) bool  // reports whether State has everything up to an entry that is committed; nil: not yet
 }
 
 // contact is a message that was exchanged.
@@ -40,6 +42,9 @@ func (c *contacts) answer(id raft.ServerID, term uint64, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answered[id] = contact{term: term, at: at}
+	if term == c.led {
+		c.taken[id] = c.answered[id]
+	}
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -60,7 +65,10 @@ func (c *contacts) followed(ids []raft.ServerID, term uint64, since time.Time) (
 func (c *contacts) lead(term uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.led = max(c.led, term)
+	if term > c.led {
+		c.led, c.taken = term, maps.Clone(c.answered)
+		maps.DeleteFunc(c.taken, func(_ raft.ServerID, last contact) bool { return last.term != term })
+	}
 }
 
 // ledAt is when this node is known to have led last: so many of the other voters have taken a message of that term which was sent then, or later. Zero: nobody knows.
@@ -69,7 +77,7 @@ func (c *contacts) ledAt(others []raft.ServerID, enough int) time.Time {
 	defer c.mu.Unlock()
 	var sent []time.Time
 	for _, id := range others {
-		if last := c.answered[id]; last.term == c.led && c.led > 0 {
+		if last, ok := c.taken[id]; ok {
 			sent = append(sent, last.at)
 		}
 	}
