@@ -68,6 +68,9 @@ func (c *checker) checkAveraging(methods map[string][]string) {
 	if slices.Contains(own, "stale_layers") && a.StaleLayers == 0 {
 		c.refuse("averaging.method", "", "averaging.method is %s and averaging.stale_layers is 0: say how many layers, from the input, take gradients late; with none of them the method is allreduce", a.Method)
 	}
+	if slices.Contains(own, "lambda") && a.Lambda != 0 && a.Compensation == "none" {
+		c.refuse("averaging.lambda", "", "averaging.lambda weighs a compensation, and averaging.compensation is none; remove it, or write compensation: diag, outer, diag_adaptive or outer_adaptive")
+	}
 	if a.Pull != "predicted" && a.Horizon != 0 {
 		c.refuse("averaging.horizon", "", "averaging.horizon is read with pull predicted only, and averaging.pull is %s; remove it, or write pull: predicted", a.Pull)
 	}

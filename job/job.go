@@ -313,9 +313,10 @@ type Averaging struct {
 	// `tau` steps of its own every pipeline is set to the mean of all. `diloco`: after `tau` steps the center takes a step of SGD with Nesterov's momentum by
 	// the mean of their updates, and all go on from it. `allreduce`: synchronous data parallelism; every step applies the mean of the pipelines' gradients. `pipesgd`:
 	// the same with the gradients of the step before, so that no pipeline waits for an exchange. `sapipe`: the first `stale_layers` layers, whose gradients are ready last and whose
-	// weights are needed first, take those of the step before and compute with predicted weights (SAPipe); the others are synchronous.
+	// weights are needed first, take those of the step before and compute with predicted weights (SAPipe); the others are synchronous. A single pipeline has nobody to average with: whatever the method, it
+	// trains as without averaging.
 	Method string `yaml:"method" json:"method" default:"elastic"`
-	// With `elastic`, what a pipeline is pulled toward in a round; a single one is not pulled and trains as without averaging. `predicted`: where the
+	// With `elastic`, what a pipeline is pulled toward in a round. `predicted`: where the
 	// center will be, as its own update tells: the center before the update plus `horizon` times that update; nobody waits. `new`: the
 	// weights after the update are pulled toward the center after it took this round's updates, which waits for the slowest pipeline.
 	// `old`: the weights after the update are pulled toward the center before it, without a wait, and stay one update behind.

@@ -241,3 +241,25 @@ func TestOpenJobs(t *testing.T) {
 		}
 	}
 }
+
+// TestSettingsThatTheMethodDoesNotReadAreRefused: the message names all methods that do.
+func TestSettingsThatTheMethodDoesNotReadAreRefused(t *testing.T) {
+	own := environment
+	own.Methods = map[string][]string{
+		"elastic": {"pull", "alpha", "horizon"}, "pipesgd": {"warmup"}, "sapipe": {"warmup", "stale_layers", "prediction", "compensation", "lambda"},
+	}
+	for set, want := range map[string]string{
+		"averaging={method: elastic, warmup: 3}":                                              "averaging.warmup is read with method pipesgd and sapipe only, and averaging.method is elastic",
+		"averaging={method: pipesgd, prediction: local}":                                      "averaging.prediction is read with method sapipe only",
+		"averaging={method: sapipe}":                                                          "averaging.method is sapipe and averaging.stale_layers is 0: say how many layers",
+		"averaging={method: sapipe, stale_layers: 2, lambda: 1}":                              "averaging.lambda weighs a compensation, and averaging.compensation is none",
+		"averaging={method: sapipe, stale_layers: 2, prediction: next}":                       "averaging.prediction wants one of local, prev_sync, local_prev_sync, none",
+		"averaging={method: sapipe, stale_layers: 2, lambda: 1, compensation: diag}":          "",
+		"averaging={method: sapipe, stale_layers: 2, warmup: 4, prediction: local_prev_sync}": "",
+	} {
+		_, _, err := Parse("job.yaml", []byte(shortest), []string{set}, own)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", set, err, want)
+		}
+	}
+}
