@@ -36,31 +36,31 @@ func newSlices(c *Config, l elastic.Layout, from *Snapshot) []*slice {
 
 // share gives the slice its parts of the shard's vectors.
 func (of *slice) share(s *shard) {
-	of.vectors = elastic.Shard{Center: of.of(s.vectors.Center)}
+	of.vectors = elastic.Shard{Center: of.cut(s.vectors.Center)}
 	if s.vectors.Sum != nil {
-		of.vectors.Sum = of.of(s.vectors.Sum)
+		of.vectors.Sum = of.cut(s.vectors.Sum)
 	}
 	for _, v := range s.vectors.State {
-		of.vectors.State = append(of.vectors.State, of.of(v))
+		of.vectors.State = append(of.vectors.State, of.cut(v))
 	}
 	of.messages = make([][]flat.Vector, len(s.stages))
 	of.weights, of.gradients = make([]flat.Vector, len(s.stages)), make([]flat.Vector, len(s.stages))
 	for p, st := range s.stages {
 		if st != nil {
-			of.weights[p], of.gradients[p] = of.of(st.Parameters()), of.of(st.Gradients())
+			of.weights[p], of.gradients[p] = of.cut(st.Parameters()), of.cut(st.Gradients())
 		}
 		if st != nil && of.needs.Borrows() {
 			of.messages[p] = []flat.Vector{of.gradients[p]}
 			continue
 		}
 		for _, v := range s.messages[p] {
-			of.messages[p] = append(of.messages[p], of.of(v))
+			of.messages[p] = append(of.messages[p], of.cut(v))
 		}
 	}
 }
 
-// of is the slice of a vector of the stage.
-func (of *slice) of(whole flat.Vector) flat.Vector { return whole.Slice(of.From, of.To) }
+// cut is the slice of a vector of the stage.
+func (of *slice) cut(whole flat.Vector) flat.Vector { return whole.Slice(of.From, of.To) }
 
 // message is the vector of a pipeline for a round; with one pipeline there is none.
 func (of *slice) message(pipeline int, round uint64) flat.Vector {

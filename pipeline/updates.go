@@ -76,7 +76,7 @@ func (s *shard) predict(pipeline int, step uint64, h stage.Hyper) error {
 		}
 		var moved flat.Vector
 		if s.needs.Moved {
-			moved = part.of(s.moved)
+			moved = part.cut(s.moved)
 		}
 		earlier := part.message(pipeline, round+1) // of two buffers that of the round before
 		if rules.Expect(part.gradients[pipeline], !part.needs.Idle(round), part.message(pipeline, round), earlier, moved) {
