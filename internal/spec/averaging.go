@@ -25,12 +25,12 @@ func decideAveraging(j *job.Job) error {
 	return nil
 }
 
-// checkPrediction refuses an optimizer whose steps cannot be predicted, where the method does so.
+// checkPrediction refuses averaging that cannot be, and an optimizer whose steps cannot be predicted, where the method does so.
 func (x *resolver) checkPrediction() bool {
 	a := &x.Job.Averaging
 	method, err := jobfile.Averaging(a, max(2, int(x.Job.Pipelines)))
 	if err != nil {
-		x.refuse("averaging.method", "", "%v", err)
+		x.refuse("averaging", "", "%v", err)
 		return false
 	}
 	if method.Needs().Predicts && x.Job.Optimizer.Name == "asgd" {

@@ -110,7 +110,10 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 }
 
 // omitted sets what a spec does not write where it is zero, and where a job file that does not say it has another value.
-func omitted(j *job.Job) { j.Averaging.OuterMomentum = 0 }
+func omitted(j *job.Job) {
+	a := &j.Averaging
+	a.OuterMomentum, a.Prediction, a.Compensation = 0, "", ""
+}
 
 // strict decodes JSON that has no field but those of the value.
 func strict(text []byte, into any) error {

@@ -150,6 +150,17 @@ func TestAveragingThatCannotBeIsRefusedOnce(t *testing.T) {
 	}
 }
 
+// TestAveragesOfIteratesAreNotPredicted: asgd's passes compute with iterates that are not the parameters.
+func TestAveragesOfIteratesAreNotPredicted(t *testing.T) {
+	for prediction, want := range map[string]string{"local": "optimizer.name", "none": ""} {
+		j, facts := parsed(t, refJob, 0, "pipelines=2", "optimizer.name=asgd", "averaging={method: sapipe, stale_layers: 2, prediction: "+prediction+"}")
+		_, problems := spec.Resolve(j, facts, nil)
+		if want == "" && len(problems) > 0 || want != "" && (len(problems) != 1 || problems[0].Key != want || !strings.Contains(problems[0].Message, "use sgd, adam or adamw")) {
+			t.Errorf("prediction %s: %v", prediction, problems)
+		}
+	}
+}
+
 // TestTiedWeightsWaitOnlyWhereTheyAreTrained: a schedule that steps inside of the batch cannot add the gradients of both ends.
 func TestTiedWeightsWaitOnlyWhereTheyAreTrained(t *testing.T) {
 	lora := []string{"schedule=pipedream", "lora={targets: [c_attn]}"}
