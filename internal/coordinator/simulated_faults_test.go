@@ -144,14 +144,16 @@ func (w *world) boot(n *simNode) {
 	w.heal(n)
 }
 
-// heal lets messages pass again.
+// heal lets messages pass again: whoever hears the leader then knows of it, also those that could not while that one was cut off.
 func (w *world) heal(n *simNode) {
 	if n.gone {
 		return
 	}
 	n.apart, n.away = false, 0
-	if w.leader != nil && w.reach(n, w.leader.at) {
-		n.knows = w.term
+	for _, other := range w.nodes {
+		if l := w.leader; l != nil && (other == n || l.at == n) && w.reach(other, l.at) {
+			other.knows = w.term
+		}
 	}
 }
 
