@@ -266,3 +266,18 @@ func TestSlowDevicesGetFewerLayers(t *testing.T) {
 		t.Errorf("cut is %v, %v", got, err)
 	}
 }
+
+// TestLayersThatSeemToTakeLessThanNothing: what is measured of several layers together may say so of one. The cut is one all the same, with no empty stage.
+func TestLayersThatSeemToTakeLessThanNothing(t *testing.T) {
+	curve := func(seconds float64) Curve { return Curve{Samples: []int{1, 2}, Values: []float64{seconds, seconds}} }
+	profile := &Profile{Devices: []Device{{Slowdown: 1}, {Slowdown: 1}}}
+	for _, seconds := range []float64{-2.6e-6, 396e-6, 390e-6, 700e-6} {
+		profile.Layers = append(profile.Layers, Layer{Forward: curve(seconds), Backward: curve(0)})
+	}
+	for _, recompute := range []string{"none", "block"} {
+		l := &layout{Candidate: Candidate{Recompute: []string{recompute, recompute}}, profile: profile, samples: 1, homes: []int{0, 1}}
+		if err := l.cut(nil, nil); err != nil || len(l.Split) != 2 || l.Split != nil && (l.Split[0] != [2]int{0, 3} || l.Split[1] != [2]int{3, 4}) {
+			t.Errorf("recompute %s: %v, %v", recompute, l.Split, err)
+		}
+	}
+}

@@ -291,12 +291,12 @@ func (l *layout) lay() error {
 // cut splits the model so that stages take as long as each other, or devices, where it is told the device of each stage. fits,
 // unless nil, says which layers a stage's device can hold.
 func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err error) {
-	// Prefix sums, so that a run of layers costs one subtraction.
+	// Prefix sums, so that a run of layers costs one subtraction. They never fall: what is measured of several layers together may say of one that it takes less than nothing.
 	sums := make([][3]float64, len(l.profile.Layers)+1) // without recomputation, with it
 	for i, one := range l.profile.Layers {
 		f := one.Forward.At(l.samples)
-		sums[i+1][0] = sums[i][0] + f + one.Backward.At(l.samples)
-		sums[i+1][1] = sums[i][1] + 2*f + one.Backward.At(l.samples)
+		sums[i+1][0] = sums[i][0] + max(0, f+one.Backward.At(l.samples))
+		sums[i+1][1] = sums[i][1] + max(0, 2*f+one.Backward.At(l.samples))
 	}
 	l.Split, err = Partition(Chain{
 		Layers: len(l.profile.Layers), Stages: len(l.homes), Homes: homes, Fits: fits,
@@ -305,7 +305,7 @@ func (l *layout) cut(homes []int, fits func(stage, from, to int) bool) (err erro
 			if recomputes(l.Recompute[s]) {
 				kind = 1
 			}
-			return max(0, sums[to][kind]-sums[from][kind]) * l.profile.Devices[l.homes[s]].Slowdown
+			return (sums[to][kind] - sums[from][kind]) * l.profile.Devices[l.homes[s]].Slowdown
 		},
 		Transfer: func(stage, at int) float64 {
 			link := l.profile.between(l.homes[stage-1], l.homes[stage])

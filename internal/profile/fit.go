@@ -53,11 +53,11 @@ func (m *measurement) alone(w schedule.Kind, layer, samples int) float64 {
 func (m *measurement) cut() ([]stage.Range, error) {
 	sums := []float64{0}
 	for i := range m.profile.Layers {
-		sums = append(sums, sums[i]+m.alone(schedule.Forward, i, m.middle)+m.alone(schedule.Backward, i, m.middle))
+		sums = append(sums, sums[i]+max(0, m.alone(schedule.Forward, i, m.middle)+m.alone(schedule.Backward, i, m.middle)))
 	}
 	ranges, err := tuner.Partition(tuner.Chain{
 		Layers: len(m.profile.Layers), Stages: len(m.homes),
-		Cost: func(s, from, to int) float64 { return max(0, sums[to]-sums[from]) * m.profile.Devices[s].Slowdown },
+		Cost: func(s, from, to int) float64 { return (sums[to] - sums[from]) * m.profile.Devices[s].Slowdown },
 	})
 	var shares []stage.Range
 	for _, r := range ranges {
