@@ -4,7 +4,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -264,6 +266,14 @@ func TestANodeThatWasRemovedLearnsIt(t *testing.T) {
 			}
 			return h == running && strings.Contains(why, says)
 		})
+		if h == away {
+			continue
+		}
+		// To ask again would not help, so nobody is told to.
+		_, err := client.Drain(t.Context(), "n1", api.DrainRequest{})
+		if refused, ok := errors.AsType[*api.Error](err); !ok || refused.Status != http.StatusConflict || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "ask again") {
+			t.Errorf("what the leader is needed for: %v", err)
+		}
 	}
 }
 

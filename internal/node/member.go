@@ -226,6 +226,8 @@ func (n *node) Leader(ctx context.Context) (server.Leader, error) {
 				return server.Leader{Name: name, Transport: c.api}, nil
 			}
 			why = err
+		case errors.Is(why, server.ErrNotMember):
+			return server.Leader{}, why
 		}
 		if sleep(ctx, lookEvery); ctx.Err() != nil {
 			return server.Leader{}, why

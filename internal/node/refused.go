@@ -15,6 +15,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/pki"
+	"github.com/avgpipe/avgpipe/internal/server"
 )
 
 // standingEvery is how often a node without a leader looks why.
@@ -116,6 +117,13 @@ func (n *node) refusedBy(because why) []string {
 	return n.member.refused.addresses(because)
 }
 
+// removedError says that this node was removed from the cluster, as far as it knows.
+type removedError struct{ text string }
+
+func (e *removedError) Error() string { return e.text }
+
+func (e *removedError) Unwrap() error { return server.ErrNotMember }
+
 // standing says why a node knows of no node that leads, by the members of Raft as it knows them and by the nodes that refuse it.
 func standing(id, state string, members []raftlog.Member, refusing, foreign []string) error {
 	again := fmt.Sprintf("To make this host a member again, stop the daemon, move %s away and let it join with another token", state)
@@ -124,7 +132,7 @@ func standing(id, state string, members []raftlog.Member, refusing, foreign []st
 		for _, m := range members {
 			names = append(names, m.Name)
 		}
-		return fmt.Errorf("node %s was removed from the cluster, whose nodes are %s: ask one of them. %s", id, strings.Join(names, ", "), again)
+		return &removedError{fmt.Sprintf("node %s was removed from the cluster, whose nodes are %s: ask one of them. %s", id, strings.Join(names, ", "), again)}
 	}
 	if len(refusing) > 0 {
 		return fmt.Errorf("no node leads, and the certificate of node %s is refused by %s, whose audit.log says why: it was removed from the cluster while it was away, or another host has its name. %s",

@@ -25,7 +25,7 @@ import (
 type Cluster interface {
 	// Leads reports whether this node leads and answers by itself.
 	Leads() bool
-	// Leader waits until it is known which node leads, and returns it, or an error when ctx has ended.
+	// Leader waits until it is known which node leads, and returns it, or an error when ctx has ended, or at once where that will never be known: ErrNotMember.
 	Leader(ctx context.Context) (Leader, error)
 	// Left waits until the node of a name does not lead any more, as far as this node knows, or ctx ends.
 	Left(ctx context.Context, name string)
@@ -35,6 +35,9 @@ type Cluster interface {
 	// Age is how old what this node has is, or an error where nobody knows.
 	Age() (time.Duration, error)
 }
+
+// ErrNotMember is wrapped by the error of a node that will never know which node leads: it was removed from the cluster.
+var ErrNotMember = errors.New("this node is no member of its cluster")
 
 // Leader is the node that leads.
 type Leader struct {
@@ -135,6 +138,10 @@ func (h *handler) pass(w http.ResponseWriter, q *http.Request, r route, peer Pee
 			return
 		}
 		err = errors.Join(err, unknown)
+	}
+	if errors.Is(err, ErrNotMember) {
+		h.refuse(w, q, api.Errorf(http.StatusConflict, "%s %s: %v", q.Method, q.URL.Path, err))
+		return
 	}
 	h.refuse(w, q, unavailable(q, fmt.Sprintf("no node that leads can be reached: %v", err)))
 }
