@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -70,7 +71,7 @@ func clusterKinds(hosts int) []kind {
 
 // submit submits a job of a kind, once, however often it asks: nodes may know of no leader for a moment, and say that one should ask again.
 func (w *testbed) submit(ctx context.Context, k *kind) (id string, err error) {
-	request := api.SubmitRequest{File: k.name + ".yaml", Source: k.source, Base: filepath.Join(w.dir, "data"), Key: fmt.Sprintf("job-%d", len(w.jobs)+1)}
+	request := api.SubmitRequest{File: k.name + ".yaml", Source: k.source, Base: filepath.Join(w.dir, "data"), Key: rand.Text()}
 	var answer api.SubmitResponse
 	waited := rig.Poll(ctx, startBound, "an answer to a submission", func() bool {
 		err = w.any(ctx, func(c *api.Client) (err error) {
