@@ -210,3 +210,32 @@ func TestARouteTakesTheFastestTransport(t *testing.T) {
 		t.Errorf("a route without transports: %v", err)
 	}
 }
+
+// A transport hands work to a device that its owner waits for meanwhile. The race detector watches.
+func TestALateDeviceIsHandedWorkWhileItsOwnerWaits(t *testing.T) {
+	d := stagetest.NewLate()
+	m, err := d.Alloc(device.F32, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var transport sync.WaitGroup
+	got := []float32{0}
+	transport.Go(func() {
+		for i := range 1000 {
+			d.Upload(m, device.FloatBytes([]float32{float32(i)}))
+		}
+		d.Download(device.FloatBytes(got), m)
+	})
+	for range 1000 {
+		if err := d.Synchronize(); err != nil {
+			t.Error(err)
+		}
+	}
+	transport.Wait()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if got[0] != 999 {
+		t.Errorf("read %v, want 999, the last one sent", got[0])
+	}
+}

@@ -138,6 +138,17 @@ func (d *Late) hand(t task) {
 func (d *Late) wait(after uint64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.waitLocked(after)
+}
+
+// waitAll returns when all tasks handed so far have ended.
+func (d *Late) waitAll() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.waitLocked(d.handed)
+}
+
+func (d *Late) waitLocked(after uint64) error {
 	d.wanted = max(d.wanted, after)
 	d.changed.Broadcast()
 	for d.done < after {
@@ -204,7 +215,7 @@ func (d *Late) Record() device.Event {
 
 // Synchronize implements device.Device.
 func (d *Late) Synchronize() error {
-	err := d.wait(d.handed)
+	err := d.waitAll()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.failure = nil
@@ -262,7 +273,7 @@ func (d *Late) Alloc(t device.Type, n int) (device.Mem, error) {
 // Free implements device.Device: it waits for whoever may use the memory.
 func (d *Late) Free(m device.Mem) {
 	if !m.Absent() {
-		_ = d.wait(d.handed) // a failure is kept for Synchronize
+		_ = d.waitAll() // a failure is kept for Synchronize
 		d.memory.mu.Lock()
 		defer d.memory.mu.Unlock()
 		if err := d.memory.release(m.Pointer()); err != nil {
