@@ -289,19 +289,23 @@ func (n Needs) PipelineKeeps() int {
 	return keeps
 }
 
-// Vectors is how many vectors of a stage's length the center and the messages take beside so many pipelines, of which some train here.
-func (n Needs) Vectors(pipelines, here int) int {
-	switch {
-	case n.Identity:
+// Vectors is how many vectors of a stage's length the center and the messages take beside so many pipelines in so many groups, of which some train here.
+func (n Needs) Vectors(pipelines, groups, here int) int {
+	if n.Identity {
 		return 0
-	case n.Borrows():
-		pipelines -= here
 	}
 	own := 2 + n.State // center, sum
 	if n.Moved {
 		own++
 	}
-	return own + pipelines*n.Timing.Buffers() // and messages
+	messages, others := here, pipelines-here
+	if n.Borrows() {
+		messages = 0
+	}
+	if others > 0 { // of a segment one message of another group, the sum or the first; of those that are summed here also the rest
+		messages += 1 + (others-1+groups-1)/groups
+	}
+	return own + messages*n.Timing.Buffers()
 }
 
 // Method is an averaging method: a rule of the pipeline (Pull) and a rule of the center (Merge, Advance), both pure functions of

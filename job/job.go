@@ -38,7 +38,7 @@ type Job struct {
 	// Parallel pipelines, each a replica of the model that consumes batches of its own. `auto`: see `tuning`.
 	Pipelines Count `yaml:"pipelines" json:"pipelines" default:"auto" rule:"min=1 max=1024 word=auto"`
 	// Groups that the pipelines are divided into, evenly: the pipelines of a group share devices, and each group has all stages on nodes of its own, with a copy of
-	// the center. Once a round each pipeline sends what it has learned to every other group. With 1 all pipelines share devices, as AvgPipe's do. More
+	// the center. Once a round each pipeline sends what it has learned to the other groups, to each its share, and gets sums back. With 1 all pipelines share devices, as AvgPipe's do. More
 	// groups need as many nodes, and counts that are given or `tuning: rules`.
 	Groups int `yaml:"groups" json:"groups,omitempty" default:"1" rule:"min=1 max=64" also:"data_parallel_size dp_size"`
 	// Portions that a batch is cut into; a divisor of train.batch. More of them shrink the bubble and make each matrix

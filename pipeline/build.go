@@ -89,14 +89,14 @@ func (g *Group) buildShard(st *localStage) error {
 	if layout == nil {
 		layout = elastic.Whole(length)
 	}
-	parts := newSlices(c, layout, st.config.Restore)
-	st.snaps = newSnapshotter(st.config.Index, c, st.executor, len(parts), length)
+	slices, segments := newSlices(c, layout, st.config.Restore)
+	st.snaps = newSnapshotter(st.config.Index, c, st.executor, len(segments), length)
 	st.shard = &shard{
-		index: st.config.Index, capturing: make(map[int]uint64), config: c, executor: st.executor, stages: st.replicas, needs: c.Method.Needs(), slices: parts,
-		snaps: st.snaps, eval: st.eval, inputs: make(chan input, c.Pipelines),
+		index: st.config.Index, left: make([]int, c.Pipelines), capturing: make(map[int]uint64), config: c, executor: st.executor, stages: st.replicas, needs: c.Method.Needs(), slices: slices, segments: segments,
+		snaps: st.snaps, eval: st.eval, inputs: make(chan input, (c.Pipelines+len(c.groups()))*len(segments)+1),
 	}
-	for range c.Pipelines {
-		st.shard.released = append(st.shard.released, make(chan release, len(parts)))
+	for range c.Pipelines + len(c.groups()) { // these, and the owners of segments
+		st.shard.released = append(st.shard.released, make(chan release, len(segments)))
 	}
 	if err := st.shard.allocate(); err != nil {
 		return err
@@ -111,12 +111,14 @@ func (g *Group) buildShard(st *localStage) error {
 
 func (g *Group) newRunner(st *localStage, p int, s stage.Stage) *runner {
 	row := g.config.Plan[g.placement[st.config.Index]]
-	return &runner{
+	r := &runner{
 		stageID: g.stageID(st, p), config: &g.config, gate: g.gate, shard: st.shard, stage: s, shape: s.Shape(), ties: tiesOf(s),
 		outputs: newHanded(s.Buffers().Outputs), gradients: newHanded(s.Buffers().Gradients),
 		groups: groupsOf(row, st.config.Index, g.config.MicroBatches), start: g.config.StartRound * g.config.tau(), fresh: st.snaps.fresh[p],
 		updates: g.config.Plan.Updates(), done: make(chan error, 1),
 	}
+	r.handover = newHandover(st.shard, p, s, func() uint64 { return r.step })
+	return r
 }
 
 // newFeeder makes what fills the data of a pipeline on its first and its last stage.

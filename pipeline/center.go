@@ -3,6 +3,8 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,7 +14,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// shard is the center's part of one stage, in the memory of the stage's device, slice by slice: it hands every input to the slice's elastic.Center and executes
+// shard is the center's part of one stage, in the memory of the stage's device, segment by segment: it hands every input to the segment's elastic.Center and executes
 // the actions that come back, in order, on the device's executor. One goroutine (run) does so for all pipelines; a pipeline
 // waits only for its own releases, and merging goes on while it trains.
 type shard struct {
@@ -22,49 +24,58 @@ type shard struct {
 	stages   []stage.Stage   // by pipeline; nil of one that trains elsewhere
 	peers    *peers          // the processes of other groups
 	needs    elastic.Needs   // of the method; those of a slice may ask for less
-	vectors  elastic.Shard   // of the whole stage; those of slices are parts of them, as of messages
-	messages [][]flat.Vector // by pipeline, Timing.Buffers each; none where the gradient is the message
+	vectors  elastic.Shard   // of the whole stage; those of slices and segments are parts of them, as of messages
+	messages [][]flat.Vector // by pipeline, Timing.Buffers each; none where the gradient is the message, or elsewhere
+	arrived  arrivals        // messages of other groups
 	slices   []*slice        // several only where gradients are exchanged
+	segments []*segment      // of the slices, ascending
 	moved    flat.Vector     // the update of a step, with Needs.Moved
 	snaps    *snapshotter
 	eval     *evaluator // nil without evaluation
 
+	left      []int          // by pipeline: segments in which it has left the round that it is captured for; on the executor
 	capturing map[int]uint64 // pipeline -> the round that it is captured for once its update is applied; with exchanged gradients; on the executor
 
-	inputs   chan input
-	released []chan release // by pipeline; capacity for one of each slice
+	early    []input        // of a round that not all segments may begin yet
+	claimed  uint64         // the newest round for whose evaluation the vector is claimed
+	inputs   chan input     // capacity for one of each member and segment, and one more
+	released []chan release // by pipeline; capacity for one of each segment
 
 	mu sync.Mutex // of the slices' centers: Commit asks them from other goroutines
 }
 
-// input is what the shard's goroutine is told: a pipeline has ended a round of a slice or, with sync, the caller waits until all before it
+// input is what the shard's goroutine is told: a member has handed over its message of a segment or, with sync, the caller waits until all before it
 // is done.
 type input struct {
-	slice    *slice
+	segment  *segment
 	pipeline int
 	round    uint64
+	ready    bool          // the message is where it must be
 	capture  bool          // snapshot the final round, in which everything rests
 	sync     chan struct{} // closed when all inputs before are done
 }
 
-// release lets a pipeline go on, as far as a slice is concerned.
+// release lets a pipeline go on, as far as a segment is concerned.
 type release struct {
-	slice   *slice
+	segment *segment
 	round   uint64
 	started time.Duration // when its averaging reached the device
 }
 
-// average ends a round of one pipeline and returns when it may begin the next one.
-func (s *shard) average(ctx context.Context, id stageID, round uint64) error {
+// average ends a round of one pipeline, of which some segments may be handed over already, and returns when it may begin the next one.
+func (s *shard) average(ctx context.Context, id stageID, round uint64, handed *handover) error {
 	span := id.span(trace.WaitAverage, round*s.config.tau()-1, -1)
 	span.Start = trace.Now()
-	for _, part := range s.slices {
-		if err := send(ctx, s.inputs, input{slice: part, pipeline: id.pipeline, round: round}); err != nil {
+	for _, part := range s.segments {
+		if handed.has(part) {
+			continue
+		}
+		if err := send(ctx, s.inputs, input{segment: part, pipeline: id.pipeline, round: round}); err != nil {
 			return err
 		}
 	}
 	span.End = span.Start
-	for range s.slices {
+	for range s.segments {
 		r, err := receive(ctx, s.released[id.pipeline])
 		if err != nil {
 			return err
@@ -103,43 +114,52 @@ func (s *shard) take(ctx context.Context, in input) error {
 	if err := s.complete(ctx, in); err != nil {
 		return err
 	}
+	if !s.needs.Gradients && in.round > s.round()+1 {
+		s.early = append(s.early, in)
+		return nil
+	}
+	if err := s.update(ctx, in); err != nil {
+		return err
+	}
+	return s.takeEarly(ctx)
+}
+
+// takeEarly goes on with what came before all segments had completed the round before: so none of them is in a round whose successor another one has completed, and evaluations
+// and reports are of one round. A pipeline waits for all segments anyway. Gradients are exchanged within rounds, as they become final, and wait for nothing.
+func (s *shard) takeEarly(ctx context.Context) error {
+	for round := s.round(); len(s.early) > 0; {
+		at := slices.IndexFunc(s.early, func(in input) bool { return in.round <= round+1 })
+		if at < 0 {
+			return nil
+		}
+		in := s.early[at]
+		s.early = slices.Delete(s.early, at, at+1)
+		if err := s.update(ctx, in); err != nil {
+			return err
+		}
+		round = s.round()
+	}
+	return nil
+}
+
+// round is the last one that all segments have completed.
+func (s *shard) round() uint64 {
+	round := uint64(math.MaxUint64)
+	for _, of := range s.segments {
+		round = min(round, of.center.Round())
+	}
+	return round
+}
+
+// update hands a message to the center of its segment.
+func (s *shard) update(ctx context.Context, in input) error {
 	s.mu.Lock()
-	actions, err := in.slice.center.Update(in.pipeline, in.round)
+	actions, err := in.segment.center.Update(in.pipeline, in.round)
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return s.execute(ctx, in.slice, actions)
-}
-
-// complete does what the message of a pipeline that trains here still needs: a gradient is copied from where the next batch adds up another, and one that
-// nothing changes before it is merged goes to the other groups.
-func (s *shard) complete(ctx context.Context, in input) error {
-	of := s.stages[in.pipeline]
-	if of == nil {
-		return nil
-	}
-	needs := in.slice.needs
-	copies := needs.Gradients && !needs.Borrows()
-	sends := s.peers.exist() && (needs.Gradients || needs.TimingOf(in.round) == elastic.After)
-	if !copies && !sends {
-		return nil
-	}
-	span := trace.Span{Kind: trace.Average, Pipeline: in.pipeline, Stage: s.index, Micro: -1, Step: in.round*s.config.tau() - 1}
-	err := s.executor.Do(ctx, span, func() error {
-		message := in.slice.message(in.pipeline, in.round)
-		if copies {
-			message.Copy(in.slice.gradients[in.pipeline])
-		}
-		if sends {
-			s.peers.fill(in.pipeline, in.slice.index, in.round, message)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return s.peers.send(ctx)
+	return s.execute(ctx, in.segment, actions)
 }
 
 // await returns when the shard has done everything that it was told before.
@@ -154,7 +174,7 @@ func (s *shard) await(ctx context.Context) error {
 
 // execute carries out actions in order. Those up to a release share one visit to the device, so that a pipeline waits for no more
 // than its own pull.
-func (s *shard) execute(ctx context.Context, of *slice, actions []elastic.Action) error {
+func (s *shard) execute(ctx context.Context, of *segment, actions []elastic.Action) error {
 	var todo, held []elastic.Action
 	for _, a := range actions {
 		switch a.Kind {
@@ -187,7 +207,7 @@ func (s *shard) execute(ctx context.Context, of *slice, actions []elastic.Action
 		s.released[a.Pipeline] <- release{of, a.Round, started}
 	}
 	for _, a := range actions {
-		if a.Kind == elastic.Advance && !s.needs.Gradients {
+		if a.Kind == elastic.Advance && !s.needs.Gradients && s.round() == a.Round { // of all segments
 			s.report(a.Round)
 		}
 	}
@@ -226,10 +246,11 @@ func (s *shard) leave(ctx context.Context, pipeline int, round uint64) error {
 }
 
 // claimEvaluation waits, before the round of an evaluation, until the one before no longer reads its vector.
-func (s *shard) claimEvaluation(ctx context.Context, of *slice, round uint64, todo *[]elastic.Action) error {
-	if s.eval == nil || !s.config.Evaluation.Due(round) {
+func (s *shard) claimEvaluation(ctx context.Context, of *segment, round uint64, todo *[]elastic.Action) error {
+	if s.eval == nil || s.claimed == round || !s.config.Evaluation.Due(round) {
 		return nil
 	}
+	s.claimed = round
 	if _, err := s.flush(ctx, of, todo); err != nil {
 		return err
 	}
@@ -237,7 +258,7 @@ func (s *shard) claimEvaluation(ctx context.Context, of *slice, round uint64, to
 }
 
 // flush executes actions in one visit to the device, empties the list and returns when the device turned to it.
-func (s *shard) flush(ctx context.Context, of *slice, todo *[]elastic.Action) (started time.Duration, err error) {
+func (s *shard) flush(ctx context.Context, of *segment, todo *[]elastic.Action) (started time.Duration, err error) {
 	actions := *todo
 	if len(actions) == 0 {
 		return trace.Now(), nil
@@ -247,7 +268,7 @@ func (s *shard) flush(ctx context.Context, of *slice, todo *[]elastic.Action) (s
 		Kind: trace.Average, Pipeline: actions[0].Pipeline, Stage: s.index, Micro: -1,
 		Step: actions[0].Round*s.config.tau() - 1,
 	}
-	err = s.executor.Do(ctx, span, func() error {
+	err = s.executor.doBetween(ctx, span, func() error {
 		started = trace.Now()
 		for _, a := range actions {
 			s.apply(of, a)
@@ -264,24 +285,21 @@ func (s *shard) flush(ctx context.Context, of *slice, todo *[]elastic.Action) (s
 }
 
 // apply executes one action on the device.
-func (s *shard) apply(of *slice, a elastic.Action) {
-	elsewhere := a.Pipeline < len(s.stages) && s.stages[a.Pipeline] == nil
+func (s *shard) apply(of *segment, a elastic.Action) {
+	elsewhere := s.elsewhere(a.Pipeline)
 	switch a.Kind {
 	case elastic.Pull:
 		if !of.needs.Identity && !elsewhere {
 			s.pull(of, a.Pipeline, a.Round)
 		}
 	case elastic.Merge:
-		if !of.needs.Identity {
+		if !of.needs.Identity && of.here {
 			of.rules.Merge(of.vectors, of.message(a.Pipeline, a.Round), a.First)
 		}
 	case elastic.Advance:
-		s.snaps.readRest(of.owner())
-		if !of.needs.Identity {
-			of.rules.Advance(of.vectors, a.Count)
-		}
+		s.advance(of, a)
 		if !s.needs.Gradients && s.eval != nil && s.config.Evaluation.Due(a.Round) {
-			s.eval.vector.Copy(s.vectors.Center)
+			of.cut(s.eval.vector).Copy(of.vectors.Center)
 		}
 	case elastic.Capture:
 		switch {
@@ -289,10 +307,10 @@ func (s *shard) apply(of *slice, a elastic.Action) {
 		case s.needs.Gradients:
 			s.capturing[a.Pipeline] = a.Round // once the gradients that it waits for are applied
 		default:
-			s.snaps.capturePipeline(a.Round, s, a.Pipeline)
+			s.captured(a.Pipeline, a.Round)
 		}
 	case elastic.Snapshot:
-		s.snaps.captureCenter(a.Round, a.Count, of)
+		s.snaps.captureCenter(a.Round, s.count(a), of)
 	case elastic.Admit:
 		if !elsewhere {
 			of.weights[a.Pipeline].Copy(of.vectors.Center)
@@ -301,8 +319,42 @@ func (s *shard) apply(of *slice, a elastic.Action) {
 	}
 }
 
+// elsewhere reports whether a member of a center is no pipeline that trains here.
+func (s *shard) elsewhere(member int) bool { return member >= len(s.stages) || s.stages[member] == nil }
+
+// count is how many pipelines' updates are in a round.
+func (s *shard) count(a elastic.Action) int {
+	if s.peers.exist() { // nobody joins or leaves, and a sum of another group is one member's
+		return len(s.stages)
+	}
+	return a.Count
+}
+
+// advance moves the center of a segment by the sum of a round, which goes to the other groups first, or has come from the one that owns it.
+func (s *shard) advance(of *segment, a elastic.Action) {
+	s.snaps.readRest(of.keeper())
+	if of.needs.Identity {
+		return
+	}
+	vectors := of.vectors
+	if !of.here {
+		vectors.Sum = of.message(of.sender(), a.Round)
+	} else if s.peers.exist() {
+		s.peers.publish(of, a.Round)
+	}
+	of.rules.Advance(vectors, s.count(a))
+}
+
+// captured captures a pipeline that averages its weights once it has left a round in all segments.
+func (s *shard) captured(pipeline int, round uint64) {
+	if s.left[pipeline]++; s.left[pipeline] == len(s.segments) {
+		s.left[pipeline] = 0
+		s.snaps.capturePipeline(round, s, pipeline)
+	}
+}
+
 // pull runs the pipeline's rule, on the gradient of its batch or on its weights.
-func (s *shard) pull(of *slice, pipeline int, round uint64) {
+func (s *shard) pull(of *segment, pipeline int, round uint64) {
 	message := of.message(pipeline, round)
 	switch {
 	case of.needs.Idle(round): // nothing is applied, and nothing counts in the norm
@@ -311,8 +363,8 @@ func (s *shard) pull(of *slice, pipeline int, round uint64) {
 		of.rules.Pull(of.gradients[pipeline], message, of.vectors.Center)
 	default:
 		of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
-		if of.needs.TimingOf(round) == elastic.Before && s.peers.exist() {
-			s.peers.fill(pipeline, of.index, round, message)
+		if of.needs.TimingOf(round) == elastic.Before && !of.here {
+			s.peers.fill(pipeline, of, round, message)
 		}
 	}
 }
@@ -343,7 +395,7 @@ func (s *shard) delta(pipeline int, step uint64, first bool) flat.Vector {
 	if !s.needs.Delta {
 		return nil
 	}
-	m := s.slices[0].message(pipeline, step/s.config.tau()+1)
+	m := s.message(pipeline, step/s.config.tau()+1)
 	if first && step%s.config.tau() == 0 {
 		m.Zero()
 	}
@@ -354,7 +406,7 @@ func (s *shard) delta(pipeline int, step uint64, first bool) flat.Vector {
 func (s *shard) completeReads(pipeline int) {
 	s.snaps.readRest(pipeline)
 	if s.needs.Identity {
-		s.snaps.readRest(s.slices[0].owner())
+		s.snaps.readRest(s.segments[0].keeper())
 	}
 }
 
@@ -365,7 +417,7 @@ func (s *shard) captureAll(ctx context.Context, round uint64) error {
 		for _, p := range s.config.here() {
 			s.snaps.capturePipeline(round, s, p)
 		}
-		for _, of := range s.slices {
+		for _, of := range s.segments {
 			s.snaps.captureCenter(round, len(s.stages), of)
 		}
 		return nil
@@ -374,69 +426,4 @@ func (s *shard) captureAll(ctx context.Context, round uint64) error {
 		return err
 	}
 	return s.snaps.enqueue(ctx)
-}
-
-// allocate makes the shard's vectors on the stages' device and sets the center. On the executor.
-func (s *shard) allocate() error {
-	lead := s.lead()
-	if s.needs.Identity {
-		s.vectors.Center = lead.Parameters()
-	} else {
-		s.vectors.State = make([]flat.Vector, s.needs.State)
-		all := []*flat.Vector{&s.vectors.Center, &s.vectors.Sum}
-		for i := range s.vectors.State {
-			all = append(all, &s.vectors.State[i])
-		}
-		if s.needs.Moved {
-			all = append(all, &s.moved)
-		}
-		if err := s.newVectors(all...); err != nil {
-			return err
-		}
-		if !s.needs.Gradients {
-			s.vectors.Center.Copy(lead.Parameters())
-		}
-	}
-	if err := s.allocateMessages(); err != nil {
-		return err
-	}
-	if s.eval != nil {
-		return s.newVectors(&s.eval.vector)
-	}
-	return nil
-}
-
-// allocateMessages makes those of all pipelines, and the slices of everything; a gradient that may be the message itself needs none.
-func (s *shard) allocateMessages() error {
-	s.messages = make([][]flat.Vector, len(s.stages))
-	for p, of := range s.stages {
-		if s.needs.Identity || of != nil && s.needs.Borrows() {
-			continue
-		}
-		s.messages[p] = make([]flat.Vector, s.needs.Timing.Buffers())
-		for i := range s.messages[p] {
-			if err := s.newVectors(&s.messages[p][i]); err != nil {
-				return err
-			}
-		}
-	}
-	for _, of := range s.slices {
-		of.share(s)
-	}
-	return nil
-}
-
-// lead is the stage of the first pipeline that trains here.
-func (s *shard) lead() stage.Stage { return s.stages[s.config.here()[0]] }
-
-// newVectors allocates vectors on the stages' device.
-func (s *shard) newVectors(all ...*flat.Vector) error {
-	for _, v := range all {
-		made, err := s.lead().NewVector()
-		if err != nil {
-			return fmt.Errorf("allocate a vector of %d parameters for averaging: %w", s.lead().Shape().Parameters, err)
-		}
-		*v = made
-	}
-	return nil
 }

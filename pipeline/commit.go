@@ -38,7 +38,7 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 		}
 	default:
 		for _, st := range g.stages {
-			for _, of := range st.shard.slices {
+			for _, of := range st.shard.segments {
 				// It is not earlier than the earliest that the center gave just now.
 				if _, err := of.center.Snapshot(round); err != nil {
 					panic("pipeline: " + err.Error())
@@ -65,7 +65,7 @@ func (g *Group) stoppable() uint64 {
 func (g *Group) possible() uint64 {
 	earliest := uint64(0)
 	for _, st := range g.stages {
-		for _, of := range st.shard.slices {
+		for _, of := range st.shard.segments {
 			earliest = max(earliest, of.center.EarliestSnapshot())
 		}
 	}
@@ -101,6 +101,6 @@ func (g *Group) Final() uint64 { return g.gate.last() }
 // captureFinal has every shard snapshot the final round, now that all is at rest. The caller holds mu.
 func (g *Group) captureFinal() {
 	for _, st := range g.stages {
-		_ = send(g.ctx, st.shard.inputs, input{capture: true, round: st.shard.slices[0].center.Round()}) // it fails when the group ends
+		_ = send(g.ctx, st.shard.inputs, input{capture: true, round: st.shard.segments[0].center.Round()}) // it fails when the group ends
 	}
 }

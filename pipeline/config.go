@@ -26,9 +26,11 @@ type Config struct {
 	// Pipelines is N. All start with the same weights.
 	Pipelines int
 	// Groups says which pipelines share devices: [[0 1] [2 3]] trains 0 and 1 on one set of devices, in processes of their own, and 2 and
-	// 3 on another. Every process keeps the center of its stages and merges the messages of all pipelines in the same order, so all
-	// copies of it have the same bits. Nil: all pipelines are one group.
+	// 3 on another. Every process keeps the center of its stages. Each segment of it (elastic.Segment) is summed by one group, in the order of the pipelines, for all,
+	// so all copies of the center have the same bits. Nil: all pipelines are one group.
 	Groups [][]int
+	// SegmentElements is how many elements of a stage travel together between groups, at most; 0: elastic.SegmentElements.
+	SegmentElements int
 	// Group is the one that trains here.
 	Group int
 	// Method averages them; its Config's Tau is the batches in a round.

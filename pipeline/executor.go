@@ -200,15 +200,43 @@ func (e *executor) submit(w work) {
 	e.unlockAndWake()
 }
 
+// between runs the calls that may run in the middle of a pass and that wait. On the executor.
+func (e *executor) between() {
+	for {
+		e.mu.Lock()
+		at := slices.IndexFunc(e.queue, func(w work) bool {
+			c, ok := w.(*call)
+			return ok && c.between
+		})
+		if at < 0 {
+			e.mu.Unlock()
+			return
+		}
+		w := e.queue[at]
+		e.queue = slices.Delete(e.queue, at, at+1)
+		e.mu.Unlock()
+		w.run()
+	}
+}
+
 // Do runs f on the executor, for what belongs to no pipeline, and returns its error. The wait for the device and the run are emitted as spans with the fields
 // of span, whose Kind is the run's. When ctx ends before f has started, f is not run; once started it is always waited for.
 func (e *executor) Do(ctx context.Context, span trace.Span, f func() error) error {
-	return e.doOn(ctx, 0, span, f)
+	return e.call(ctx, span, &call{f: f})
+}
+
+// doBetween is Do for what may also run in the middle of a pass, between two layers: it touches nothing that the pass does.
+func (e *executor) doBetween(ctx context.Context, span trace.Span, f func() error) error {
+	return e.call(ctx, span, &call{f: f, between: true})
 }
 
 // doOn is Do on a queue of the device.
 func (e *executor) doOn(ctx context.Context, queue int, span trace.Span, f func() error) error {
-	c := &call{f: f, done: make(chan error, 1), executor: e, queue: queue}
+	return e.call(ctx, span, &call{f: f, queue: queue})
+}
+
+func (e *executor) call(ctx context.Context, span trace.Span, c *call) error {
+	c.done, c.executor = make(chan error, 1), e
 	asked := trace.Now()
 	e.submit(c)
 	var err error
@@ -243,7 +271,8 @@ type call struct {
 	state      atomic.Int32
 	done       chan error
 	executor   *executor
-	queue      int // of the device
+	queue      int  // of the device
+	between    bool // it may run in the middle of a pass
 	ran        bool
 	start, end time.Duration // when it ran
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"sync"
 
@@ -15,15 +17,18 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// peers are the processes with the same stage of other groups of pipelines. Every one keeps the center of the stage: the messages of the pipelines here go to
-// all of them, and theirs come here.
+// peers are the processes with the same stage of other groups of pipelines. Every one keeps the center of the stage. The messages of the pipelines here go to the groups that own
+// the segments, and those of the segments that are owned here come here; then the sums go to all.
 type peers struct {
-	links   map[int][]wire.End // by pipeline that trains here: one to each other group
-	remotes []*remote          // the pipelines that train elsewhere, ascending
+	links   map[int]map[int]wire.End // by pipeline that trains here and other group
+	lead    int                      // the pipeline here by whose links the sums go
+	remotes []*remote                // the pipelines that train elsewhere, ascending
 	id      func(pipeline int) stageID
 	gate    *gate
-	bytes   int      // of the largest message
-	filled  []filled // on the executor, and by send between its visits
+	bytes   int // of the largest message
+
+	mu     sync.Mutex
+	filled []filled // in the order in which they are to be sent
 }
 
 // finalBytes are those behind the elements of a message: the final round, as the sender knows it (Group.Commit).
@@ -41,63 +46,106 @@ type remote struct {
 	shard *shard
 	gate  *gate
 	from  wire.End
-	freed []uint64 // by slice: the newest round that the center has released the pipeline from; run's
+	as    []int    // by segment: the member of its center whose message comes by this link; -1: none does
+	freed []uint64 // by segment: the newest round that the center has released the member from; run's
 
 	mu        sync.Mutex
-	delivered []uint64      // by slice: the newest round handed to the center
+	delivered []uint64      // by segment that comes by this link: the newest round handed to the center
 	changed   chan struct{} // closed and replaced with each
 }
 
 func newPeers(g *Group, st *localStage) *peers {
 	c := &g.config
 	p := &peers{
-		links: map[int][]wire.End{}, id: func(pipeline int) stageID { return g.stageID(st, pipeline) }, gate: g.gate,
+		links: map[int]map[int]wire.End{}, lead: c.here()[0], id: func(pipeline int) stageID { return g.stageID(st, pipeline) }, gate: g.gate,
 	}
-	delivered := make([]uint64, len(st.shard.slices))
-	for i, of := range st.shard.slices {
-		p.bytes, delivered[i] = max(p.bytes, messageBytes(of)), c.StartRound
+	for _, pipeline := range c.here() {
+		p.links[pipeline] = map[int]wire.End{}
 	}
-	for pipeline, s := range st.replicas {
-		if s == nil {
-			p.remotes = append(p.remotes, &remote{
-				stageID: g.stageID(st, pipeline), shard: st.shard, gate: g.gate, freed: slices.Clone(delivered), delivered: slices.Clone(delivered), changed: make(chan struct{}),
-			})
+	for _, of := range st.shard.segments {
+		p.bytes = max(p.bytes, messageBytes(of))
+	}
+	for group, pipelines := range c.groups() {
+		for i, pipeline := range pipelines {
+			if group != c.Group {
+				p.remotes = append(p.remotes, newRemote(g, st, pipeline, group, i == 0))
+			}
 		}
 	}
+	slices.SortFunc(p.remotes, func(a, b *remote) int { return a.pipeline - b.pipeline })
 	return p
+}
+
+// newRemote stands for a pipeline of another group, of which the first one's link brings the group's sums as well.
+func newRemote(g *Group, st *localStage, pipeline, group int, lead bool) *remote {
+	r := &remote{stageID: g.stageID(st, pipeline), shard: st.shard, gate: g.gate, changed: make(chan struct{})}
+	for _, of := range st.shard.segments {
+		as, delivered := -1, uint64(math.MaxUint64)
+		switch {
+		case of.here:
+			as = pipeline
+		case of.owner == group && lead:
+			as = of.sender()
+		}
+		if as >= 0 {
+			delivered = g.config.StartRound
+		}
+		r.as, r.freed, r.delivered = append(r.as, as), append(r.freed, delivered), append(r.delivered, delivered)
+	}
+	return r
 }
 
 // exist reports whether there is any other group.
 func (p *peers) exist() bool { return len(p.remotes) > 0 }
 
-// messageBytes are those of a message of a slice: its elements, and the sender's final round.
-func messageBytes(of *slice) int { return 4*(of.To-of.From) + finalBytes }
+// messageBytes are those of a message of a segment: its elements, and the sender's final round.
+func messageBytes(of *segment) int { return 4*(of.To-of.From) + finalBytes }
 
-// header is that of a message: a slice takes the place of a micro-batch.
-func (s stageID) messageHeader(slice int, round uint64) wire.Header {
-	return s.header(wire.Message, s.index, s.index, round, slice)
+// messageHeader is that of a message: a segment takes the place of a micro-batch.
+func (s stageID) messageHeader(segment int, round uint64) wire.Header {
+	return s.header(wire.Message, s.index, s.index, round, segment)
 }
 
-// fill copies the message of a pipeline here, of a slice, for every other group. On the executor.
-func (p *peers) fill(pipeline, slice int, round uint64, message flat.Vector) {
-	bytes := 4*message.Len() + finalBytes
-	for i, to := range p.links[pipeline] {
-		f := to.NewFrame(p.id(pipeline).messageHeader(slice, round), bytes)
-		if i == 0 {
-			at := bytes - finalBytes
-			message.Read(floats(f.Payload[:at]), 0)
-			binary.LittleEndian.PutUint64(f.Payload[at:], p.gate.last())
+// fill copies the message of a pipeline here for the owner of a segment. On the executor.
+func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vector) {
+	to := p.links[pipeline][of.owner]
+	f := to.NewFrame(p.id(pipeline).messageHeader(of.index, round), messageBytes(of))
+	at := len(f.Payload) - finalBytes
+	message.Read(floats(f.Payload[:at]), 0)
+	binary.LittleEndian.PutUint64(f.Payload[at:], p.gate.last())
+	p.add(filled{to, f})
+}
+
+func (p *peers) add(f filled) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.filled = append(p.filled, f)
+}
+
+// publish copies the sum of a segment that is owned here for every other group. On the executor.
+func (p *peers) publish(of *segment, round uint64) {
+	var first []byte
+	for _, group := range slices.Sorted(maps.Keys(p.links[p.lead])) {
+		to := p.links[p.lead][group]
+		f := to.NewFrame(p.id(p.lead).messageHeader(of.index, round), messageBytes(of))
+		if first == nil {
+			first = f.Payload
+			at := len(first) - finalBytes
+			of.vectors.Sum.Read(floats(first[:at]), 0)
+			binary.LittleEndian.PutUint64(first[at:], p.gate.last())
 		} else {
-			copy(f.Payload, p.filled[len(p.filled)-1].frame.Payload)
+			copy(f.Payload, first)
 		}
-		p.filled = append(p.filled, filled{to, f})
+		p.add(filled{to, f})
 	}
 }
 
 // send sends what was filled.
 func (p *peers) send(ctx context.Context) error {
+	p.mu.Lock()
 	all := p.filled
 	p.filled = nil
+	p.mu.Unlock()
 	for i, f := range all {
 		if err := f.to.Send(ctx, f.frame); err != nil {
 			for _, rest := range all[i+1:] {
@@ -142,14 +190,18 @@ func (r *remote) run(ctx context.Context) error {
 	}
 }
 
-// deliver hands the next message, which is of any slice, to its center, which may write over the one before: it has released the pipeline.
+// deliver hands the next message, which is of any segment, to its center, which may write over the one before: it has released the member.
 func (r *remote) deliver(ctx context.Context) error {
 	f, err := r.from.Receive(ctx)
 	if err != nil {
 		return err
 	}
 	defer f.Release()
-	of := r.shard.slices[min(max(f.Micro, 0), len(r.shard.slices)-1)]
+	of := r.shard.segments[min(max(f.Micro, 0), len(r.shard.segments)-1)]
+	as := r.as[of.index]
+	if as < 0 {
+		return fmt.Errorf("received %v: segment %d comes by another link: the groups do not cut the stage alike", f.Header, of.index)
+	}
 	round := r.delivered[of.index] + 1
 	if err := verify(f, r.messageHeader(of.index, round), messageBytes(of)); err != nil {
 		return err
@@ -158,15 +210,15 @@ func (r *remote) deliver(ctx context.Context) error {
 	if final := binary.LittleEndian.Uint64(f.Payload[at:]); !r.gate.lower(final) {
 		return fmt.Errorf("training ends at round %d there, and a pipeline here has begun a later one", final)
 	}
-	if err := r.awaitRelease(ctx, of, round-1); err != nil {
+	if err := r.awaitRelease(ctx, of, as, round-1); err != nil {
 		return err
 	}
-	err = r.shard.executor.Do(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
-		of.message(r.pipeline, round).Write(floats(f.Payload[:at]), 0)
+	err = r.shard.executor.doBetween(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
+		of.message(as, round).Write(floats(f.Payload[:at]), 0)
 		return nil
 	})
 	if err == nil {
-		err = send(ctx, r.shard.inputs, input{slice: of, pipeline: r.pipeline, round: round})
+		err = send(ctx, r.shard.inputs, input{segment: of, pipeline: as, round: round})
 	}
 	if err != nil {
 		return err
@@ -179,14 +231,14 @@ func (r *remote) deliver(ctx context.Context) error {
 	return nil
 }
 
-// awaitRelease returns when the center of a slice has released the pipeline from a round.
-func (r *remote) awaitRelease(ctx context.Context, of *slice, round uint64) error {
+// awaitRelease returns when the center of a segment has released a member from a round.
+func (r *remote) awaitRelease(ctx context.Context, of *segment, as int, round uint64) error {
 	for r.freed[of.index] < round {
-		released, err := receive(ctx, r.shard.released[r.pipeline])
+		released, err := receive(ctx, r.shard.released[as])
 		if err != nil {
 			return err
 		}
-		r.freed[released.slice.index] = released.round
+		r.freed[released.segment.index] = released.round
 	}
 	return nil
 }
@@ -198,7 +250,7 @@ func (w *wiring) connectPeers(ctx context.Context, group *errgroup.Group) {
 			continue
 		}
 		spec := wire.Spec{
-			Generation: w.config.Generation, Depth: (w.config.Method.Needs().Timing.Buffers() + 1) * len(st.shard.slices), MaxBytes: st.peers.bytes, Trace: w.config.Events.Trace, Memory: w.memory(k),
+			Generation: w.config.Generation, Depth: (w.config.Method.Needs().Timing.Buffers() + 1) * len(st.shard.segments), MaxBytes: st.peers.bytes, Trace: w.config.Events.Trace, Memory: w.memory(k),
 		}
 		link := func(p int) wire.Link { return wire.Link{Purpose: wire.Averaged, Pipeline: p, Lower: k, Upper: k} }
 		for _, q := range st.peers.remotes {
@@ -222,7 +274,7 @@ func (w *wiring) publish(ctx context.Context, group *errgroup.Group, st *localSt
 					return fmt.Errorf("connect the %v, to group %d: %w", link(p), other, err)
 				}
 				mu.Lock()
-				st.peers.links[p] = append(st.peers.links[p], e)
+				st.peers.links[p][other] = e
 				mu.Unlock()
 				return w.keep(e)
 			})

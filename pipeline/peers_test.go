@@ -53,7 +53,7 @@ func inGroups(groups [][]int, parts [][]int, like func() *run) (all []*run) {
 			change := r.change
 			r.local = part
 			r.change = func(c *Config) {
-				c.Groups, c.Group = groups, group
+				c.Groups, c.Group, c.SegmentElements = groups, group, 4
 				c.Connect = func(_ context.Context, l wire.Link, upper bool, s wire.Spec) (wire.End, error) {
 					return m.end(l, group, upper, s)
 				}

@@ -23,7 +23,8 @@ type runner struct {
 	config     *Config
 	gate       *gate
 	shard      *shard
-	feeder     *feeder // nil between the first and the last stage
+	handover   *handover // nil where nothing is handed over within a batch
+	feeder     *feeder   // nil between the first and the last stage
 	dispatcher *dispatcher
 	stage      stage.Stage
 	shape      stage.Shape
@@ -119,7 +120,7 @@ func (r *runner) batch(ctx context.Context, step uint64) error {
 		return nil
 	}
 	round := (step + 1) / r.gate.tau
-	end := func() error { return r.shard.average(ctx, r.stageID, round) }
+	end := func() error { return r.shard.average(ctx, r.stageID, round, nil) }
 	if r.shard.needs.Gradients { // they were exchanged before the update
 		end = func() error { return r.shard.leave(ctx, r.pipeline, round) }
 	}
@@ -138,9 +139,10 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 		if err := r.do(ctx, report.Step, func() error { r.stage.SumTies(); return nil }); err != nil {
 			return r.fault(report.Step, "tied gradients", err)
 		}
-		if err := r.shard.average(ctx, r.stageID, report.Step+1); err != nil {
+		if err := r.shard.average(ctx, r.stageID, report.Step+1, r.handover); err != nil {
 			return r.fault(report.Step, "exchange of gradients", err)
 		}
+		r.handover.begin()
 	}
 	scale, err := float32(1), error(nil)
 	clips := r.config.ClipNorm > 0

@@ -5,51 +5,23 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// slice is a run of a stage's vectors that is averaged by itself. Its vectors are parts of the stage's.
-type slice struct {
+// part is a run of a stage's vectors, by pipeline; nil of one that trains elsewhere. Of weights and gradients only what the method averages is used.
+type part struct {
 	flat.Range
-	index    int
-	rules    elastic.Method
-	needs    elastic.Needs
-	center   *elastic.Center
-	vectors  elastic.Shard
-	messages [][]flat.Vector // by pipeline, Timing.Buffers each
-	// By pipeline; nil of one that trains elsewhere. Of weights and gradients only what the method averages is used.
 	weights, gradients []flat.Vector
+	messages           [][]flat.Vector // Timing.Buffers each
 }
 
-// newSlices cuts the vector of a stage, which goes on from a snapshot, unless it is nil.
-func newSlices(c *Config, l elastic.Layout, from *Snapshot) []*slice {
-	var all []*slice
-	for i, cut := range elastic.Cut(c.Method, l) {
-		needs := cut.Rules.Needs()
-		if from != nil && from.Begins {
-			needs = needs.Begin(from.Round)
-		}
-		all = append(all, &slice{
-			Range: cut.Range, index: i, rules: cut.Rules, needs: needs,
-			center: elastic.NewCenter(needs, c.StartRound, everyPipeline(c.Pipelines)...),
-		})
-	}
-	return all
-}
-
-// share gives the slice its parts of the shard's vectors.
-func (of *slice) share(s *shard) {
-	of.vectors = elastic.Shard{Center: of.cut(s.vectors.Center)}
-	if s.vectors.Sum != nil {
-		of.vectors.Sum = of.cut(s.vectors.Sum)
-	}
-	for _, v := range s.vectors.State {
-		of.vectors.State = append(of.vectors.State, of.cut(v))
-	}
+// share gives the part its run of the shard's vectors. Where gradients are borrowed they are the messages.
+func (of *part) share(s *shard, borrows bool) {
 	of.messages = make([][]flat.Vector, len(s.stages))
 	of.weights, of.gradients = make([]flat.Vector, len(s.stages)), make([]flat.Vector, len(s.stages))
 	for p, st := range s.stages {
-		if st != nil {
-			of.weights[p], of.gradients[p] = of.cut(st.Parameters()), of.cut(st.Gradients())
+		if st == nil {
+			continue
 		}
-		if st != nil && of.needs.Borrows() {
+		of.weights[p], of.gradients[p] = of.cut(st.Parameters()), of.cut(st.Gradients())
+		if borrows {
 			of.messages[p] = []flat.Vector{of.gradients[p]}
 			continue
 		}
@@ -59,14 +31,137 @@ func (of *slice) share(s *shard) {
 	}
 }
 
-// cut is the slice of a vector of the stage.
-func (of *slice) cut(whole flat.Vector) flat.Vector { return whole.Slice(of.From, of.To) }
+// cut is the part of a vector of the stage.
+func (of *part) cut(whole flat.Vector) flat.Vector { return whole.Slice(of.From, of.To) }
 
 // message is the vector of a pipeline for a round; with one pipeline there is none.
-func (of *slice) message(pipeline int, round uint64) flat.Vector {
+func (of *part) message(pipeline int, round uint64) flat.Vector {
 	buffers := of.messages[pipeline]
 	return buffers[round%uint64(len(buffers))]
 }
 
-// owner owns the slice's vectors of the center, as pipelines own theirs (snapshotter).
-func (of *slice) owner() int { return -1 - of.index }
+// slice is a run of a stage's vectors with rules of its own.
+type slice struct {
+	part
+	rules elastic.Method
+	needs elastic.Needs
+}
+
+// segment is a run of a slice that is summed by itself, in rounds of its own, for all groups by one of them.
+type segment struct {
+	part
+	rules   elastic.Method
+	needs   elastic.Needs
+	index   int
+	owner   int  // the group that sums the messages
+	here    bool // it is this one
+	center  *elastic.Center
+	vectors elastic.Shard
+	sums    []flat.Vector // of the owner, where that is another group: Timing.Buffers of them
+}
+
+// sender stands for the owner among the members of the center of a segment that is summed elsewhere: its message is the sum of those of all pipelines.
+func (of *segment) sender() int { return len(of.messages) + of.owner }
+
+// message is that of a pipeline, or of the owner.
+func (of *segment) message(member int, round uint64) flat.Vector {
+	if member < len(of.messages) {
+		return of.part.message(member, round)
+	}
+	return of.sums[round%uint64(len(of.sums))]
+}
+
+// share gives the segment its parts of the shard's vectors, and memory for what comes from other groups.
+func (of *segment) share(s *shard) error {
+	of.part.share(s, of.needs.Borrows())
+	of.vectors = elastic.Shard{Center: of.cut(s.vectors.Center)}
+	if s.vectors.Sum != nil {
+		of.vectors.Sum = of.cut(s.vectors.Sum)
+	}
+	for _, v := range s.vectors.State {
+		of.vectors.State = append(of.vectors.State, of.cut(v))
+	}
+	var err error
+	if !of.here {
+		of.sums, err = s.arrived.take(of.Range, s.needs.Timing.Buffers(), true)
+		return err
+	}
+	first := true
+	for p, st := range s.stages {
+		if st == nil && !of.needs.Identity {
+			if of.messages[p], err = s.arrived.take(of.Range, s.needs.Timing.Buffers(), first); err != nil {
+				return err
+			}
+			first = false
+		}
+	}
+	return nil
+}
+
+// keeper owns the segment's vectors of the center, as pipelines own theirs (snapshotter).
+func (of *segment) keeper() int { return -1 - of.index }
+
+// arrivals is memory for messages of other groups: vectors of the stage's length, of which segments take what they need.
+type arrivals struct {
+	make  func() (flat.Vector, error)
+	lanes []flat.Vector // one for each buffer: every segment has one message here, at its own place
+	rest  flat.Vector   // of the last vector made for further ones
+}
+
+// take gives a segment buffers: for its first sender those of the lanes.
+func (a *arrivals) take(at flat.Range, buffers int, first bool) ([]flat.Vector, error) {
+	var all []flat.Vector
+	for i := range buffers {
+		v, err := a.one(at, i, first)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+func (a *arrivals) one(at flat.Range, buffer int, first bool) (v flat.Vector, err error) {
+	if first {
+		for len(a.lanes) <= buffer {
+			if v, err = a.make(); err != nil {
+				return nil, err
+			}
+			a.lanes = append(a.lanes, v)
+		}
+		return a.lanes[buffer].Slice(at.From, at.To), nil
+	}
+	length := at.To - at.From
+	if a.rest == nil || a.rest.Len() < length {
+		if a.rest, err = a.make(); err != nil {
+			return nil, err
+		}
+	}
+	v, a.rest = a.rest.Slice(0, length), a.rest.Slice(length, a.rest.Len())
+	return v, nil
+}
+
+// newSlices cuts the vector of a stage, which goes on from a snapshot, unless it is nil, into slices by the rules of the method, and those into segments.
+//
+// A segment that another group owns has its sum in place of the messages of the pipelines elsewhere: from a member beyond all pipelines.
+func newSlices(c *Config, l elastic.Layout, from *Snapshot) (all []*slice, segments []*segment) {
+	cut := elastic.Cut(c.Method, l)
+	for _, s := range cut {
+		needs := s.Rules.Needs()
+		if from != nil && from.Begins {
+			needs = needs.Begin(from.Round)
+		}
+		all = append(all, &slice{part{Range: s.Range}, s.Rules, needs})
+	}
+	for i, s := range elastic.Segments(cut, len(c.groups()), c.SegmentElements) {
+		by := all[s.Slice]
+		of := &segment{part: part{Range: s.Range, messages: make([][]flat.Vector, c.Pipelines)}, rules: by.rules, needs: by.needs, index: i, owner: s.Owner, here: s.Owner == c.Group}
+		members := everyPipeline(c.Pipelines)
+		if !of.here {
+			members = append([]int{of.sender()}, c.here()...)
+		}
+		of.center = elastic.NewCenter(of.needs, c.StartRound, members...)
+		segments = append(segments, of)
+	}
+	return all, segments
+}

@@ -45,7 +45,7 @@ type snapshotter struct {
 	index    int
 	config   *Config
 	needs    elastic.Needs
-	slices   int // of the stage, whose vectors have this length
+	segments int // of the stage, whose vectors have this length
 	length   int
 	tau      uint64
 	fresh    []uint64 // by pipeline: the step at which its optimizer state was zero
@@ -89,10 +89,10 @@ func (c *copier) read(n int) {
 	}
 }
 
-func newSnapshotter(index int, c *Config, e *executor, slices, length int) *snapshotter {
+func newSnapshotter(index int, c *Config, e *executor, segments, length int) *snapshotter {
 	return &snapshotter{
-		index: index, config: c, needs: c.Method.Needs(), slices: slices, length: length, tau: c.tau(), fresh: make([]uint64, c.Pipelines), executor: e, deliver: c.Events.OnSnapshot,
-		jobs: make(chan capture, 2*(c.Pipelines+slices)), // two snapshots may be on their way before the shard waits for the reader
+		index: index, config: c, needs: c.Method.Needs(), segments: segments, length: length, tau: c.tau(), fresh: make([]uint64, c.Pipelines), executor: e, deliver: c.Events.OnSnapshot,
+		jobs: make(chan capture, 2*(c.Pipelines+segments)), // two snapshots may be on their way before the shard waits for the reader
 		open: make(map[uint64]*taking), unread: make(map[int][]*copier),
 	}
 }
@@ -171,8 +171,8 @@ func (s *snapshotter) capturePipeline(round uint64, sh *shard, pipeline int) {
 	}
 }
 
-// captureCenter notes a slice's center, and what the method keeps of it, for the snapshot of a round. On the executor.
-func (s *snapshotter) captureCenter(round uint64, count int, of *slice) {
+// captureCenter notes a segment's center, and what the method keeps of it, for the snapshot of a round. On the executor.
+func (s *snapshotter) captureCenter(round uint64, count int, of *segment) {
 	t := s.of(round)
 	t.snapshot.Count = count
 	var parts []*copier
@@ -180,20 +180,23 @@ func (s *snapshotter) captureCenter(round uint64, count int, of *slice) {
 		parts = append(parts, &copier{from: v, to: t.snapshot.State[j][of.From:of.To]})
 	}
 	if !s.needs.Gradients && (!s.needs.Identity || s.config.CenterOnly) {
-		parts = append(parts, s.copier(&t.snapshot.Center, of.vectors.Center))
+		if len(t.snapshot.Center) != s.length {
+			t.snapshot.Center = make([]float32, s.length)
+		}
+		parts = append(parts, &copier{from: of.vectors.Center, to: t.snapshot.Center[of.From:of.To]})
 	}
-	s.order(of.owner(), t, parts)
+	s.order(of.keeper(), t, parts)
 }
 
-// captures is how many make a snapshot: of the slices' centers, and of the pipelines here.
+// captures is how many make a snapshot: of the segments' centers, and of the pipelines here.
 func (s *snapshotter) captures() int {
 	switch {
 	case !s.config.CenterOnly:
-		return s.slices + len(s.config.here())
+		return s.segments + len(s.config.here())
 	case s.needs.Gradients:
-		return s.slices + 1
+		return s.segments + 1
 	}
-	return s.slices
+	return s.segments
 }
 
 // of is the snapshot of a round, on memory of an earlier one if there is any.
@@ -280,7 +283,7 @@ func (s *Snapshot) restore(sh *shard) {
 	if !sh.needs.Gradients {
 		sh.vectors.Center.Write(s.Center, 0)
 	}
-	for _, of := range sh.slices {
+	for _, of := range sh.segments {
 		for j, v := range of.needs.Kept(of.vectors) {
 			v.Write(s.State[j][of.From:of.To], 0)
 		}

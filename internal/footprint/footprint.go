@@ -96,9 +96,8 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if z.job.Devices.Kind == job.KindGPU {
 		queues = int64(device.QueuesFor(spec.Pipelines))
 	}
-	vectors := int64(method.Needs().Vectors(all, spec.Pipelines)) + 1 // and the evaluator's copy
-	// To and from the other groups as many messages go, and links hold some more than there are buffers for.
-	exchanged := 2 * (int64(all) - n) * int64(method.Needs().Timing.Buffers()+1) * b.Vector
+	vectors := int64(method.Needs().Vectors(all, max(1, z.job.Groups), spec.Pipelines)) + 1 // and the evaluator's copy
+	exchanged := z.exchanged(method.Needs(), int64(all), n) * b.Vector
 	m := tuner.Memory{
 		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n*(b.Activations+b.Boundaries) + queues*b.Workspace,
 		Center: vectors * b.Vector, Boundaries: n*z.messages(shape, spec) + exchanged,
@@ -115,6 +114,18 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	}
 	z.known[asked] = m
 	return m, nil
+}
+
+// exchanged is how many vectors of the stage links to and from the other groups hold, some more than there are buffers for: the messages of segments that those own and
+// their sums, and the other way round.
+func (z *Sizer) exchanged(needs elastic.Needs, all, here int64) int64 {
+	groups := max(1, int64(z.job.Groups))
+	others := all - here
+	vectors := (here*(groups-1)+groups-1)/groups + (others+groups-1)/groups + 2 // messages out and in; sums
+	if others == 0 {
+		vectors = 0
+	}
+	return vectors * int64(needs.Timing.Buffers()+1)
 }
 
 // messages is what a stage's links hold in host memory: the input of each micro-batch in flight, which stays until its backward has

@@ -74,6 +74,9 @@ func newLate(memory *lateMemory) *Late {
 	memory.devices++
 	memory.mu.Unlock()
 	d.changed.L = &d.mu
+	for i := range d.events {
+		d.events[i].device = d
+	}
 	d.running.Go(d.run)
 	return d
 }
@@ -209,7 +212,7 @@ func (d *Late) Record() device.Event {
 	defer d.mu.Unlock()
 	e := &d.events[d.next]
 	d.next = (d.next + 1) % len(d.events)
-	*e = lateEvent{d, d.handed}
+	e.after = d.handed
 	return e
 }
 
