@@ -111,14 +111,15 @@ TEST = $(GO) test -timeout $(TIMEOUT)
 
 .PHONY: test
 test: test-deps ## all tests
-	$(TEST) $(TAGS) ./...
+	$(TEST) $(TAGS) $(PACKAGES)
 
-# What computes and what moves the results around, in the build without oneDNN and cgo.
-PORTABLE := ./stage ./stage/device/... ./stage/layer ./pipeline/... ./schedule/...
+# What computes, in the build without oneDNN and cgo; and of what moves the results around what depends on it.
+PORTABLE := ./stage ./stage/device/... ./stage/layer
 
 .PHONY: test-portable
 test-portable: ## the packages that compute, without oneDNN and cgo
 	CGO_ENABLED=0 $(TEST) $(PORTABLE)
+	CGO_ENABLED=0 $(TEST) -run 'SequentialModel|Boundar' ./pipeline
 
 .PHONY: test-cuda-emulated
 test-cuda-emulated: deps ## the device on graphics processors, on a driver that runs its kernels on this machine
@@ -173,8 +174,14 @@ fuzz: deps ## every fuzz target for FUZZTIME
 	  done; \
 	done
 
+# What `make test` tests.
+PACKAGES ?= ./...
+
 .PHONY: check
-check: lint build build-portable test test-portable test-race ## what CI runs: lint, the three builds, tests of two of them, race tests
+check: lint build build-portable ## what CI runs: lint, the three builds, and all tests, those of the concurrent packages once, under the race detector
+	@$(MAKE) --no-print-directory test PACKAGES="$$($(GO) list ./... | grep -vxF "$$($(GO) list $(CONCURRENT))" | tr '\n' ' ')"
+	$(TEST) $(TAGS) -run Allocat ./pipeline
+	@$(MAKE) --no-print-directory test-portable test-race
 
 ##@ Lint
 
