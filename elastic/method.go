@@ -78,6 +78,8 @@ type Config struct {
 	Prediction   Prediction
 	Compensation Compensation
 	Lambda       float64
+	// Precision is what messages between groups of pipelines are rounded to. Default Float32. In one group nothing is sent, and nothing rounded.
+	Precision Precision
 	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
 	Tau int
 	// Pipelines is N >= 1, at the start. It may drop when a pipeline leaves; Alpha stays what it was.
@@ -148,6 +150,9 @@ func (c Config) withDefaults() Config {
 	if c.Lambda == 0 {
 		c.Lambda = DefaultLambda
 	}
+	if c.Precision == "" {
+		c.Precision = Float32
+	}
 	return c
 }
 
@@ -170,7 +175,7 @@ func (c Config) Validate() error {
 	case !(c.OuterMomentum >= 0 && c.OuterMomentum < 1):
 		return fmt.Errorf("averaging.outer_momentum is %v: 0 or more, and below 1", c.OuterMomentum)
 	}
-	return nil
+	return checkPrecision(c.Precision)
 }
 
 // Timing says which center the pipeline-side rule of round r sees. x~_r is the center after round r, x~_0 the initial one.

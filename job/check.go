@@ -152,6 +152,9 @@ func (c *checker) checkMicroBatches() {
 
 // checkGroups checks that the groups are as large as each other, and that nothing is to be measured, which is done on one set of devices.
 func (c *checker) checkGroups() {
+	if a := c.Averaging; a.Precision != "f32" && c.Groups <= 1 && c.Has("averaging.precision") {
+		c.refuse("averaging.precision", "f32", "averaging.precision is %s, and groups is %d: it is of messages between groups, and one group sends none; remove it, or write groups: 2 or more", a.Precision, c.Groups)
+	}
 	switch n, groups := int(c.Pipelines), c.Groups; {
 	case groups <= 1:
 	case c.Open():

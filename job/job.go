@@ -346,6 +346,9 @@ type Averaging struct {
 	Lambda float64 `yaml:"lambda" json:"lambda,omitempty" default:"0" rule:"min=0 max=10" zero:"0.04"`
 	// With `pipesgd` and `sapipe`, how many of the first steps apply the gradients of their own step, as with allreduce. In the step after them what is late applies none.
 	Warmup int `yaml:"warmup" json:"warmup,omitempty" default:"0" rule:"min=0 max=1e9"`
+	// With `groups` above 1, what the elements of messages between groups are rounded to. `bf16` halves what the network carries. `int8` sends a byte for an element, scaled by the largest of 256, and adds
+	// what rounding left out to the next message; sums, which are sent back, are bf16.
+	Precision string `yaml:"precision" json:"precision,omitempty" default:"f32" rule:"oneof=f32|bf16|int8"`
 	// What the learning rate is multiplied by, at every step. `auto`: with elastic and localsgd the root of the number of pipelines for adam and adamw, whose
 	// updates shrink when they are averaged, else 1. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.

@@ -54,6 +54,12 @@ func (s *shard) allocateMessages() error {
 	for _, of := range s.slices {
 		of.share(s, of.needs.Borrows())
 	}
+	if s.config.feedback() {
+		s.residuals = make([]flat.Host, len(s.stages))
+		for _, p := range s.config.here() {
+			s.residuals[p] = flat.NewHost(s.lead().Shape().Parameters)
+		}
+	}
 	s.arrived.make = func() (v flat.Vector, err error) { return v, s.newVectors(&v) }
 	for _, of := range s.segments {
 		if err := of.share(s); err != nil {

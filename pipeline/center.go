@@ -18,20 +18,21 @@ import (
 // the actions that come back, in order, on the device's executor. One goroutine (run) does so for all pipelines; a pipeline
 // waits only for its own releases, and merging goes on while it trains.
 type shard struct {
-	index    int
-	config   *Config
-	executor *executor
-	stages   []stage.Stage   // by pipeline; nil of one that trains elsewhere
-	peers    *peers          // the processes of other groups
-	needs    elastic.Needs   // of the method; those of a slice may ask for less
-	vectors  elastic.Shard   // of the whole stage; those of slices and segments are parts of them, as of messages
-	messages [][]flat.Vector // by pipeline, Timing.Buffers each; none where the gradient is the message, or elsewhere
-	arrived  arrivals        // messages of other groups
-	slices   []*slice        // several only where gradients are exchanged
-	segments []*segment      // of the slices, ascending
-	moved    flat.Vector     // the update of a step, with Needs.Moved
-	snaps    *snapshotter
-	eval     *evaluator // nil without evaluation
+	index     int
+	config    *Config
+	executor  *executor
+	stages    []stage.Stage   // by pipeline; nil of one that trains elsewhere
+	peers     *peers          // the processes of other groups
+	needs     elastic.Needs   // of the method; those of a slice may ask for less
+	vectors   elastic.Shard   // of the whole stage; those of slices and segments are parts of them, as of messages
+	messages  [][]flat.Vector // by pipeline, Timing.Buffers each; none where the gradient is the message, or elsewhere
+	residuals []flat.Host     // by pipeline here: what rounding has left out of its messages; nil where the precision keeps nothing
+	arrived   arrivals        // messages of other groups
+	slices    []*slice        // several only where gradients are exchanged
+	segments  []*segment      // of the slices, ascending
+	moved     flat.Vector     // the update of a step, with Needs.Moved
+	snaps     *snapshotter
+	eval      *evaluator // nil without evaluation
 
 	left      []int          // by pipeline: segments in which it has left the round that it is captured for; on the executor
 	capturing map[int]uint64 // pipeline -> the round that it is captured for once its update is applied; with exchanged gradients; on the executor
@@ -319,6 +320,15 @@ func (s *shard) apply(of *segment, a elastic.Action) {
 	}
 }
 
+// residual is what rounding has left out of a pipeline's messages of a segment, which is about to change; nil where nothing is kept. On the executor.
+func (s *shard) residual(pipeline int, of *segment) []float32 {
+	if s.residuals == nil {
+		return nil
+	}
+	s.snaps.readRest(pipeline)
+	return s.residuals[pipeline][of.From:of.To]
+}
+
 // elsewhere reports whether a member of a center is no pipeline that trains here.
 func (s *shard) elsewhere(member int) bool { return member >= len(s.stages) || s.stages[member] == nil }
 
@@ -363,8 +373,8 @@ func (s *shard) pull(of *segment, pipeline int, round uint64) {
 		of.rules.Pull(of.gradients[pipeline], message, of.vectors.Center)
 	default:
 		of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
-		if of.needs.TimingOf(round) == elastic.Before && !of.here {
-			s.peers.fill(pipeline, of, round, message)
+		if of.needs.TimingOf(round) == elastic.Before && s.peers.takes(of) {
+			s.peers.fill(pipeline, of, round, message, s.residual(pipeline, of))
 		}
 	}
 }

@@ -205,6 +205,11 @@ func (c *Config) groups() [][]int {
 	return c.Groups
 }
 
+// feedback reports whether pipelines keep what rounding leaves out of their messages.
+func (c *Config) feedback() bool {
+	return len(c.groups()) > 1 && c.Method.Config().Precision.Feedback()
+}
+
 // here are the pipelines that train in this process.
 func (c *Config) here() []int { return c.groups()[c.Group] }
 

@@ -24,7 +24,9 @@ type run struct {
 	schedule                  string
 	grid                      string // the plan instead of schedule's
 	stages, pipelines, micros int
-	by                        string // the averaging, one of averagings; "": predicted
+	by                        string            // the averaging, one of averagings; "": predicted
+	precision                 elastic.Precision // of messages between groups; "": f32
+	groups                    int               // with a precision, how many there are
 	tau                       int
 	clip                      float64
 	tied                      int
@@ -151,6 +153,7 @@ func (r *run) onSnapshot(s *Snapshot) {
 		c.State = append(c.State, slices.Clone(v))
 	}
 	for _, p := range s.Pipelines {
+		p.Residual = slices.Clone(p.Residual)
 		p.Parameters, p.Predicted, p.Message = slices.Clone(p.Parameters), slices.Clone(p.Predicted), slices.Clone(p.Message)
 		states := p.State
 		p.State = nil
@@ -191,15 +194,16 @@ func (r *run) collect(g *Group) {
 type sequential struct {
 	fakes   [][]*fake // by pipeline, stage
 	centers []flat.Host
-	kept    []flat.Host   // by stage: what the method goes on with beside weights; nil of one that keeps nothing
-	earlier [][]flat.Host // by pipeline, stage: the gradient of the step before, of methods that predict
-	updates []uint64      // by stage: that optimizers have taken
+	kept    []flat.Host          // by stage: what the method goes on with beside weights; nil of one that keeps nothing
+	earlier [][]flat.Host        // by pipeline, stage: the gradient of the step before, of methods that predict
+	updates []uint64             // by stage: that optimizers have taken
+	lost    map[[2]int]flat.Host // by pipeline and stage: what rounding has left out of messages
 	losses  map[[2]uint64]float64
 }
 
 func (r *run) sequential(t testing.TB) *sequential {
 	t.Helper()
-	s := &sequential{losses: map[[2]uint64]float64{}}
+	s := &sequential{losses: map[[2]uint64]float64{}, lost: map[[2]int]flat.Host{}}
 	for range r.pipelines {
 		var stages []*fake
 		for k := range r.stages {

@@ -100,10 +100,10 @@ func (s *shard) complete(ctx context.Context, in input) error {
 	return s.peers.send(ctx)
 }
 
-// completes says what a message of a segment still needs once its pipeline has handed it over: to be copied from the gradient, or to be sent to the owner of the segment.
+// completes says what a message of a segment still needs once its pipeline has handed it over: to be copied from the gradient, or to be rounded and sent to the owner of the segment.
 func (s *shard) completes(of *segment, round uint64) (copies, sends bool) {
 	copies = of.needs.Gradients && !of.needs.Borrows()
-	sends = !of.here && (of.needs.Gradients || of.needs.TimingOf(round) == elastic.After)
+	sends = s.peers.takes(of) && (of.needs.Gradients || of.needs.TimingOf(round) == elastic.After)
 	return copies, sends
 }
 
@@ -115,7 +115,7 @@ func (s *shard) completeNow(of *segment, pipeline int, round uint64) {
 		message.Copy(of.gradients[pipeline])
 	}
 	if sends {
-		s.peers.fill(pipeline, of, round, message)
+		s.peers.fill(pipeline, of, round, message, s.residual(pipeline, of))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/stage/flat"
@@ -26,6 +27,11 @@ type peers struct {
 	id      func(pipeline int) stageID
 	gate    *gate
 	bytes   int // of the largest message
+	rounds  elastic.Precision
+
+	// On the executor.
+	elements []float32
+	unsent   []byte
 
 	mu     sync.Mutex
 	filled []filled // in the order in which they are to be sent
@@ -57,13 +63,13 @@ type remote struct {
 func newPeers(g *Group, st *localStage) *peers {
 	c := &g.config
 	p := &peers{
-		links: map[int]map[int]wire.End{}, lead: c.here()[0], id: func(pipeline int) stageID { return g.stageID(st, pipeline) }, gate: g.gate,
+		links: map[int]map[int]wire.End{}, lead: c.here()[0], rounds: c.Method.Config().Precision, id: func(pipeline int) stageID { return g.stageID(st, pipeline) }, gate: g.gate,
 	}
 	for _, pipeline := range c.here() {
 		p.links[pipeline] = map[int]wire.End{}
 	}
 	for _, of := range st.shard.segments {
-		p.bytes = max(p.bytes, messageBytes(of))
+		p.bytes = max(p.bytes, p.messageBytes(of), p.sumBytes(of))
 	}
 	for group, pipelines := range c.groups() {
 		for i, pipeline := range pipelines {
@@ -98,46 +104,99 @@ func newRemote(g *Group, st *localStage, pipeline, group int, lead bool) *remote
 // exist reports whether there is any other group.
 func (p *peers) exist() bool { return len(p.remotes) > 0 }
 
+// takes reports whether the messages of a segment are rounded or sent.
+func (p *peers) takes(of *segment) bool {
+	return p.exist() && (!of.here || p.rounds != elastic.Float32)
+}
+
 // messageBytes are those of a message of a segment: its elements, and the sender's final round.
-func messageBytes(of *segment) int { return 4*(of.To-of.From) + finalBytes }
+func (p *peers) messageBytes(of *segment) int { return p.rounds.Bytes(of.To-of.From) + finalBytes }
+
+// sumBytes are those of a sum.
+func (p *peers) sumBytes(of *segment) int { return p.rounds.Sums().Bytes(of.To-of.From) + finalBytes }
 
 // messageHeader is that of a message: a segment takes the place of a micro-batch.
 func (s stageID) messageHeader(segment int, round uint64) wire.Header {
 	return s.header(wire.Message, s.index, s.index, round, segment)
 }
 
-// fill copies the message of a pipeline here for the owner of a segment. On the executor.
-func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vector) {
+// fill rounds the message of a pipeline here for a segment, and copies it for the group that owns that, unless it is this one. On the executor.
+func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vector, residual []float32) {
+	if of.here {
+		p.round(of, message, residual)
+		return
+	}
 	to := p.links[pipeline][of.owner]
-	f := to.NewFrame(p.id(pipeline).messageHeader(of.index, round), messageBytes(of))
-	at := len(f.Payload) - finalBytes
-	message.Read(floats(f.Payload[:at]), 0)
-	binary.LittleEndian.PutUint64(f.Payload[at:], p.gate.last())
+	f := to.NewFrame(p.id(pipeline).messageHeader(of.index, round), p.messageBytes(of))
+	p.pack(p.rounds, f.Payload, of, message, residual)
 	p.add(filled{to, f})
+}
+
+// publish rounds the sum of a segment that is owned here, and copies it for every other group. On the executor.
+func (p *peers) publish(of *segment, round uint64) {
+	var first []byte
+	for _, group := range slices.Sorted(maps.Keys(p.links[p.lead])) {
+		to := p.links[p.lead][group]
+		f := to.NewFrame(p.id(p.lead).messageHeader(of.index, round), p.sumBytes(of))
+		if first == nil {
+			first = f.Payload
+			p.pack(p.rounds.Sums(), first, of, of.vectors.Sum, nil)
+		} else {
+			copy(f.Payload, first)
+		}
+		p.add(filled{to, f})
+	}
+}
+
+// pack writes a vector of a segment, which it rounds, and the final round.
+func (p *peers) pack(by elastic.Precision, payload []byte, of *segment, v flat.Vector, residual []float32) {
+	at := len(payload) - finalBytes
+	binary.LittleEndian.PutUint64(payload[at:], p.gate.last())
+	if by == elastic.Float32 {
+		v.Read(floats(payload[:at]), 0)
+		return
+	}
+	elements := p.room(of)
+	v.Read(elements, 0)
+	by.Round(payload[:at], elements, residual)
+	v.Write(elements, 0)
+}
+
+// unpack reads a vector of a segment.
+func (p *peers) unpack(by elastic.Precision, v flat.Vector, of *segment, elements []byte) {
+	if by == elastic.Float32 {
+		v.Write(floats(elements), 0)
+		return
+	}
+	to := p.room(of)
+	by.Decode(to, elements)
+	v.Write(to, 0)
+}
+
+// round rounds a message that is not sent.
+func (p *peers) round(of *segment, message flat.Vector, residual []float32) {
+	if p.rounds == elastic.Float32 {
+		return
+	}
+	if n := p.messageBytes(of); len(p.unsent) < n {
+		p.unsent = make([]byte, n)
+	}
+	p.pack(p.rounds, p.unsent[:p.messageBytes(of)], of, message, residual)
+}
+
+// room is host memory for the elements of a segment, until it is asked for again. On the executor.
+func (p *peers) room(of *segment) []float32 {
+	n := of.To - of.From
+	if len(p.elements) < n {
+		p.elements = make([]float32, n)
+	}
+	return p.elements[:n]
 }
 
 func (p *peers) add(f filled) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.filled = append(p.filled, f)
-}
-
-// publish copies the sum of a segment that is owned here for every other group. On the executor.
-func (p *peers) publish(of *segment, round uint64) {
-	var first []byte
-	for _, group := range slices.Sorted(maps.Keys(p.links[p.lead])) {
-		to := p.links[p.lead][group]
-		f := to.NewFrame(p.id(p.lead).messageHeader(of.index, round), messageBytes(of))
-		if first == nil {
-			first = f.Payload
-			at := len(first) - finalBytes
-			of.vectors.Sum.Read(floats(first[:at]), 0)
-			binary.LittleEndian.PutUint64(first[at:], p.gate.last())
-		} else {
-			copy(f.Payload, first)
-		}
-		p.add(filled{to, f})
-	}
 }
 
 // send sends what was filled.
@@ -203,10 +262,14 @@ func (r *remote) deliver(ctx context.Context) error {
 		return fmt.Errorf("received %v: segment %d comes by another link: the groups do not cut the stage alike", f.Header, of.index)
 	}
 	round := r.delivered[of.index] + 1
-	if err := verify(f, r.messageHeader(of.index, round), messageBytes(of)); err != nil {
+	by, bytes := r.shard.peers.rounds, r.shard.peers.messageBytes(of)
+	if as == of.sender() {
+		by, bytes = by.Sums(), r.shard.peers.sumBytes(of)
+	}
+	if err := verify(f, r.messageHeader(of.index, round), bytes); err != nil {
 		return err
 	}
-	at := messageBytes(of) - finalBytes
+	at := bytes - finalBytes
 	if final := binary.LittleEndian.Uint64(f.Payload[at:]); !r.gate.lower(final) {
 		return fmt.Errorf("training ends at round %d there, and a pipeline here has begun a later one", final)
 	}
@@ -214,7 +277,7 @@ func (r *remote) deliver(ctx context.Context) error {
 		return err
 	}
 	err = r.shard.executor.doBetween(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
-		of.message(as, round).Write(floats(f.Payload[:at]), 0)
+		r.shard.peers.unpack(by, of.message(as, round), of, f.Payload[:at])
 		return nil
 	})
 	if err == nil {

@@ -12,9 +12,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/stage"
 )
+
+// testedElements are at most those of a segment: several cut a stage of these tests.
+const testedElements = 4
 
 // meeting pairs the ends of links between groups, whichever comes first.
 type meeting struct {
@@ -53,7 +57,7 @@ func inGroups(groups [][]int, parts [][]int, like func() *run) (all []*run) {
 			change := r.change
 			r.local = part
 			r.change = func(c *Config) {
-				c.Groups, c.Group, c.SegmentElements = groups, group, 4
+				c.Groups, c.Group, c.SegmentElements = groups, group, testedElements
 				c.Connect = func(_ context.Context, l wire.Link, upper bool, s wire.Spec) (wire.End, error) {
 					return m.end(l, group, upper, s)
 				}
@@ -121,6 +125,86 @@ func TestGroupsOfPipelinesComputeTheSequentialModelToTheBit(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestRoundedMessagesComputeTheSequentialModelToTheBit: what is rounded is the same wherever pipelines train, and int8 adds to each message what rounding left out of the last, also
+// after a resume from any round.
+func TestRoundedMessagesComputeTheSequentialModelToTheBit(t *testing.T) {
+	for _, precision := range []elastic.Precision{elastic.BFloat16, elastic.Int8} {
+		for _, by := range []string{"allreduce", "predicted", "new", "diloco", "pipesgd after 3", "sapipe 3 local_prev_sync outer_adaptive"} {
+			t.Run(fmt.Sprintf("%s/%s", precision, by), func(t *testing.T) {
+				t.Parallel()
+				like := func() *run {
+					return &run{schedule: "afp", stages: 2, pipelines: 3, micros: 2, rounds: 7, clip: 0.05, tied: 2, by: by, precision: precision, groups: 2}
+				}
+				exact := like()
+				exact.precision = ""
+				unrounded := exact.sequential(t)
+				for _, groups := range [][][]int{{{0}, {1, 2}}, {{2, 0}, {1}}} {
+					all := inGroups(groups, [][]int{nil}, like)
+					want := all[0].sequential(t)
+					if slices.Equal(want.centers[0], unrounded.centers[0]) {
+						t.Fatal("nothing was rounded")
+					}
+					snapshotAll(t, all, want)
+					for at := uint64(1); at < 7; at++ {
+						again := inGroups(groups, [][]int{nil}, like)
+						for i, r := range again {
+							change := r.change
+							r.change = func(c *Config) {
+								change(c)
+								c.StartRound = at
+								for k := range c.Stages {
+									c.Stages[k].Restore = all[i].snaps[at][c.Stages[k].Index]
+								}
+							}
+							r.prepare = func(f *fake, _ int) { f.params.Zero(); f.momentum[0] = 5 } // what is not restored shows
+						}
+						trainAll(t, again)
+						for _, r := range again {
+							r.compare(t, want)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// snapshotAll trains all runs at the same time, with a snapshot of every round.
+func snapshotAll(t *testing.T, all []*run, want *sequential) {
+	t.Helper()
+	groups := make([]*Group, len(all))
+	for i, r := range all {
+		change := r.change
+		r.change = func(c *Config) {
+			change(c)
+			c.Events.OnStarted = func() {
+				for round := uint64(1); round <= c.FinalRound; round++ {
+					if earliest, ok := groups[i].Commit(round, false); !ok {
+						t.Errorf("round %d refused, earliest %d", round, earliest)
+					}
+				}
+			}
+		}
+		var err error
+		if groups[i], err = New(r.config(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running, ctx := errgroup.WithContext(t.Context())
+	for i, g := range groups {
+		running.Go(func() error {
+			defer all[i].collect(g)
+			return g.Run(ctx)
+		})
+	}
+	if err := running.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		r.compare(t, want)
 	}
 }
 

@@ -23,7 +23,7 @@ var averagings = []string{
 const outerRate, outerMomentum = 0.5, 0.75
 
 func (r *run) method() elastic.Method {
-	name, c := r.by, elastic.Config{Tau: r.tau, Pipelines: r.pipelines}
+	name, c := r.by, elastic.Config{Tau: r.tau, Pipelines: r.pipelines, Precision: r.precision}
 	switch r.by {
 	case "", "predicted", "old", "new", "elastic":
 		name, c.Pull = "elastic", elastic.PullRule(r.by)
@@ -64,6 +64,32 @@ func (r *run) exchangesGradients() bool {
 	return r.pipelines > 1 && (r.by == "allreduce" || strings.HasPrefix(r.by, "pipesgd") || strings.HasPrefix(r.by, "sapipe"))
 }
 
+// rounded is a message of a pipeline as the other groups get it, segment by segment.
+func (r *run) rounded(s *sequential, p, k int, message flat.Host) flat.Host {
+	sent := slices.Clone(message)
+	if s.lost[[2]int{p, k}] == nil {
+		s.lost[[2]int{p, k}] = flat.NewHost(len(message))
+	}
+	r.bySegment(k, func(of elastic.Segment) {
+		r.precision.Round(make([]byte, r.precision.Bytes(of.To-of.From)), sent[of.From:of.To], s.lost[[2]int{p, k}][of.From:of.To])
+	})
+	return sent
+}
+
+// roundSum rounds the sum of messages as its owners do.
+func (r *run) roundSum(sum flat.Host, k int) {
+	by := r.precision.Sums()
+	r.bySegment(k, func(of elastic.Segment) { by.Round(make([]byte, by.Bytes(of.To-of.From)), sum[of.From:of.To], nil) })
+}
+
+func (r *run) bySegment(k int, f func(elastic.Segment)) {
+	if r.precision != "" {
+		for _, of := range elastic.Segments(elastic.Cut(r.method(), r.layout(k)), r.groups, testedElements) {
+			f(of)
+		}
+	}
+}
+
 // lambda weighs sapipe's compensation, so that it shows.
 const lambda = 0.5
 
@@ -78,8 +104,8 @@ func (r *run) gradientRound(t testing.TB, s *sequential, round uint64) {
 	for p, stages := range s.fakes {
 		r.gradients(t, stages, p, step)
 		s.losses[[2]uint64{uint64(p), step}] = stages[len(stages)-1].loss
-		for _, f := range stages {
-			own[p] = append(own[p], slices.Clone(f.grads))
+		for k, f := range stages {
+			own[p] = append(own[p], r.rounded(s, p, k, f.grads))
 		}
 	}
 	applied, moved := make([]flat.Host, r.stages), make([]flat.Host, r.stages)
@@ -88,6 +114,7 @@ func (r *run) gradientRound(t testing.TB, s *sequential, round uint64) {
 		for p := 1; p < r.pipelines; p++ {
 			mean.Axpy(1, own[p][k])
 		}
+		r.roundSum(mean, k)
 		mean.Scale(1 / n)
 		applied[k] = slices.Clone(mean)
 		for i := range mean {
@@ -222,10 +249,11 @@ func compensateTensor(by elastic.Compensation, g, d flat.Host) {
 
 // dilocoStage is one round of one shard of DiLoCo (Douillard et al. 2023, algorithm 1), with -D and -m in the places of D and m.
 func (r *run) dilocoStage(s *sequential, k int, deltas [][]flat.Host) {
-	mean, momentum, center := slices.Clone(deltas[0][k]), s.kept[k], s.centers[k]
-	for _, of := range deltas[1:] {
-		mean.Axpy(1, of[k])
+	mean, momentum, center := r.rounded(s, 0, k, deltas[0][k]), s.kept[k], s.centers[k]
+	for p, of := range deltas[1:] {
+		mean.Axpy(1, r.rounded(s, p+1, k, of[k]))
 	}
+	r.roundSum(mean, k)
 	mean.Scale(1 / float32(r.pipelines))
 	momentum.Scale(outerMomentum)
 	momentum.Axpy(1, mean)
@@ -263,12 +291,13 @@ func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
 			message.Scale(alpha)
 			x.Axpy(-1, message)
 		}
-		if p == 0 {
-			sum.Copy(message)
+		if sent := r.rounded(s, p, k, message); p == 0 {
+			sum.Copy(sent)
 		} else {
-			sum.Axpy(1, message)
+			sum.Axpy(1, sent)
 		}
 	}
+	r.roundSum(sum, k)
 	if pull == elastic.PullElastic {
 		center.Axpy(1, sum)
 		return

@@ -33,6 +33,7 @@ type PipelineState struct {
 	State      [][]float32 // the optimizer's
 	Predicted  []float32   // the weights that the next batch is computed with, with elastic.Needs.Predicts
 	Message    []float32   // the pipeline's of the round, with elastic.Needs.Earlier
+	Residual   []float32   // what rounding has left out of its messages, with elastic.Precision.Feedback; nil of one that is restored: nothing
 }
 
 // copyChunk is how many elements one visit to the device reads: 1 MiB, some 0.1 to 0.3 ms, less than a micro-batch.
@@ -164,6 +165,9 @@ func (s *snapshotter) capturePipeline(round uint64, sh *shard, pipeline int) {
 		}
 		if s.needs.Earlier {
 			parts = append(parts, s.copier(&state.Message, sh.message(pipeline, round)))
+		}
+		if sh.residuals != nil {
+			parts = append(parts, s.copier(&state.Residual, sh.residuals[pipeline]))
 		}
 		s.order(pipeline, t, append(parts, s.copiers(&state.State, from.State())...))
 	case s.needs.Gradients && pipeline == s.config.here()[0]: // its weights are the center
@@ -324,5 +328,8 @@ func (s *PipelineState) restore(to *shard, pipeline int, round uint64) {
 	}
 	if to.needs.Earlier {
 		to.message(pipeline, round).Write(s.Message, 0)
+	}
+	if to.residuals != nil && s.Residual != nil && s.Pipeline == pipeline { // not that of another one
+		to.residuals[pipeline].Write(s.Residual, 0)
 	}
 }

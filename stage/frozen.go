@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
@@ -62,7 +63,7 @@ func (f *Frozen) Write(values []float32) error {
 		}
 		rounded := make([]byte, 0, to.Bytes())
 		for _, v := range own {
-			rounded = binary.NativeEndian.AppendUint16(rounded, device.RoundBF16(v))
+			rounded = binary.NativeEndian.AppendUint16(rounded, flat.RoundBF16(v))
 		}
 		f.dev.Upload(to, rounded)
 	}

@@ -98,10 +98,14 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	}
 	vectors := int64(method.Needs().Vectors(all, max(1, z.job.Groups), spec.Pipelines)) + 1 // and the evaluator's copy
 	exchanged := z.exchanged(method.Needs(), int64(all), n) * b.Vector
+	kept := int64(0) // what rounding leaves out of messages
+	if all > spec.Pipelines && method.Config().Precision.Feedback() {
+		kept = n * b.Vector
+	}
 	m := tuner.Memory{
 		Weights: n*b.Parameters + b.Frozen, Gradients: n * b.Gradients, State: n * b.State, Activations: n*(b.Activations+b.Boundaries) + queues*b.Workspace,
 		Center: vectors * b.Vector, Boundaries: n*z.messages(shape, spec) + exchanged,
-		Host: workspace + max(z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
+		Host: workspace + kept + max(kept+z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
 	}
 	if z.job.Devices.Kind == job.KindGPU {
 		m.Queues = queues * queueBytes

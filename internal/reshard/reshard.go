@@ -60,11 +60,17 @@ type Target struct {
 	Elements  int            // of each vector
 	State     int            // vectors of optimizer state of a pipeline
 	Averaging int            // vectors that the averaging method keeps; those that the round does not have start at 0
-	Predicted bool           // each pipeline has predicted weights; where the round has none they are its weights
-	Message   bool           // each pipeline has its message of the round; where the round has none it is 0
 	Alike     bool           // all pipelines have the same weights and optimizer state: one that the round does not have takes those of another
 	Pipelines int            // of the job
 	From, To  int            // the first pipeline that trains there, and the one after the last
+	Keeps                    // of each pipeline
+}
+
+// Keeps is what averaging keeps of a pipeline beside its weights and the state of its optimizer.
+type Keeps struct {
+	Predicted bool // the weights that its next batch is computed with; where the round has none they are its weights
+	Message   bool // its message of the round; where the round has none it is 0
+	Residual  bool // what rounding has left out of its messages; where the round has none it is 0
 }
 
 // Piece is a run of elements that is copied from a vector of a source to a vector of the result. Vectors count in the order of their
@@ -137,8 +143,8 @@ func (a *Assembly) take(group []Source, at int, t Target) error {
 		}
 		a.Pipelines, a.Updates = append(a.Pipelines, p), append(a.Updates, updates)
 		first := len(a.Vectors)
-		a.Vectors = append(a.Vectors, pipelineVectors(p, t.State, t.Elements, t.Predicted, t.Message)...)
-		for j, from := range group[0].takes(meta.First+i, t) { // the same vectors come first in every source
+		a.Vectors = append(a.Vectors, pipelineVectors(p, t.State, t.Elements, t.Keeps)...)
+		for j, from := range group[0].takes(meta.First+i, p, t) { // the same vectors come first in every source
 			if from >= 0 {
 				add(from, first+j)
 			}
@@ -147,8 +153,8 @@ func (a *Assembly) take(group []Source, at int, t Target) error {
 	return nil
 }
 
-// takes are the vectors of a shard that the vectors of a pipeline of the target are made of, in their order; -1: of none.
-func (s *Source) takes(p int, t Target) []int {
+// takes are the vectors of a shard, those of pipeline p, that the vectors of a pipeline of the target are made of, in their order; -1: of none.
+func (s *Source) takes(p, into int, t Target) []int {
 	weights := s.vector(shard.ParametersVector(p))
 	if t.Pipelines == 1 {
 		weights = 0
@@ -166,6 +172,13 @@ func (s *Source) takes(p int, t Target) []int {
 	}
 	if t.Message {
 		all = append(all, s.vector(shard.MessageVector(p)))
+	}
+	if t.Residual {
+		residual := -1 // another pipeline has sent nothing yet
+		if p == into {
+			residual = s.vector(shard.ResidualVector(p))
+		}
+		all = append(all, residual)
 	}
 	return all
 }
@@ -205,9 +218,15 @@ func (s *Source) expected(state int) []shard.Vector {
 	first, elements := s.Meta.First, s.Header.Vectors[0].Elements
 	all := centerVectors(s.averaging(), elements)
 	for i := range s.Meta.Updates {
-		all = append(all, pipelineVectors(first+i, state, elements, s.vector(shard.PredictedVector(first)) >= 0, s.vector(shard.MessageVector(first)) >= 0)...)
+		all = append(all, pipelineVectors(first+i, state, elements, s.keeps(first))...)
 	}
 	return all
+}
+
+// keeps is what the shard has of a pipeline for averaging.
+func (s *Source) keeps(p int) Keeps {
+	has := func(name string) bool { return s.vector(name) >= 0 }
+	return Keeps{has(shard.PredictedVector(p)), has(shard.MessageVector(p)), has(shard.ResidualVector(p))}
 }
 
 // centerVectors are those that come first: the center, and what the averaging method keeps.
@@ -220,16 +239,19 @@ func centerVectors(averaging, elements int) []shard.Vector {
 }
 
 // pipelineVectors are those of one pipeline.
-func pipelineVectors(p, state, elements int, predicted, message bool) []shard.Vector {
+func pipelineVectors(p, state, elements int, keeps Keeps) []shard.Vector {
 	all := []shard.Vector{{Name: shard.ParametersVector(p), Elements: elements}}
 	for j := range state {
 		all = append(all, shard.Vector{Name: shard.StateVector(p, j), Elements: elements})
 	}
-	if predicted {
+	if keeps.Predicted {
 		all = append(all, shard.Vector{Name: shard.PredictedVector(p), Elements: elements})
 	}
-	if message {
+	if keeps.Message {
 		all = append(all, shard.Vector{Name: shard.MessageVector(p), Elements: elements})
+	}
+	if keeps.Residual {
+		all = append(all, shard.Vector{Name: shard.ResidualVector(p), Elements: elements})
 	}
 	return all
 }

@@ -218,24 +218,24 @@ func TestWhatTheMethodKeepsGoesWithTheCenter(t *testing.T) {
 	}
 }
 
-// TestPredictedWeightsAndMessagesGoWithTheirPipelines: where the round has none, passes read the pipeline's weights, and the message is 0; other methods do not take them.
-func TestPredictedWeightsAndMessagesGoWithTheirPipelines(t *testing.T) {
+// TestWhatAveragingKeepsGoesWithItsPipeline: where the round has none, passes read the pipeline's weights, and the message and the residual are 0; other methods do not take them.
+func TestWhatAveragingKeepsGoesWithItsPipeline(t *testing.T) {
 	tensors, length := laid(0, layers)
-	for had := range 4 {
-		for wants := range 4 {
+	for had := range 8 {
+		for wants := range 8 {
 			parts, _ := round(t, []int{0, layers}, 2, 1)
 			source := parts[0].Source
 			elements := source.Header.Vectors[0].Elements
 			for p := 1; p >= 0; p-- {
 				at := 1 + (p+1)*(1+stateVectors)
-				for i, name := range []string{shard.MessageVector(p), shard.PredictedVector(p)} {
+				for i, name := range []string{shard.ResidualVector(p), shard.MessageVector(p), shard.PredictedVector(p)} {
 					if had&(1<<i) != 0 {
 						source.Header.Vectors = slices.Insert(source.Header.Vectors, at, shard.Vector{Name: name, Elements: elements})
 					}
 				}
 			}
 			a, err := reshard.Assemble([]reshard.Source{source}, reshard.Target{
-				Layers: [2]int{0, layers}, Tensors: tensors, Elements: length, State: stateVectors, Message: wants&1 != 0, Predicted: wants&2 != 0, Pipelines: 2, To: 2,
+				Layers: [2]int{0, layers}, Tensors: tensors, Elements: length, State: stateVectors, Keeps: reshard.Keeps{Residual: wants&1 != 0, Message: wants&2 != 0, Predicted: wants&4 != 0}, Pipelines: 2, To: 2,
 			})
 			if err != nil {
 				t.Fatalf("%d to %d: %v", had, wants, err)
@@ -248,11 +248,15 @@ func TestPredictedWeightsAndMessagesGoWithTheirPipelines(t *testing.T) {
 				want := v.Name
 				switch v.Name {
 				case shard.PredictedVector(0), shard.PredictedVector(1):
-					if had&2 == 0 {
+					if had&4 == 0 {
 						want = strings.Replace(v.Name, "predicted", "parameters", 1)
 					}
-				case shard.MessageVector(0), shard.MessageVector(1):
+				case shard.ResidualVector(0), shard.ResidualVector(1):
 					if had&1 == 0 {
+						want = ""
+					}
+				case shard.MessageVector(0), shard.MessageVector(1):
+					if had&2 == 0 {
 						want = ""
 					}
 				}
@@ -260,7 +264,7 @@ func TestPredictedWeightsAndMessagesGoWithTheirPipelines(t *testing.T) {
 					t.Errorf("%d to %d: %s is made of %q, expected %q", had, wants, v.Name, made[v.Name], want)
 				}
 			}
-			if want := 1 + 2*(1+stateVectors+wants&1+wants>>1); len(a.Vectors) != want {
+			if want := 1 + 2*(1+stateVectors+wants&1+wants>>1&1+wants>>2); len(a.Vectors) != want {
 				t.Errorf("%d to %d: %d vectors, expected %d", had, wants, len(a.Vectors), want)
 			}
 		}

@@ -54,6 +54,9 @@ func PredictedVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.pred
 // MessageVector has what a pipeline sent in the round, where its next step reads that again.
 func MessageVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.message", pipeline) }
 
+// ResidualVector has what rounding has left out of a pipeline's messages, and is added to the next one.
+func ResidualVector(pipeline int) string { return fmt.Sprintf("pipeline.%d.residual", pipeline) }
+
 // StateVector names a state vector of a pipeline's optimizer.
 func StateVector(pipeline, j int) string { return fmt.Sprintf("pipeline.%d.state.%d", pipeline, j) }
 

@@ -54,6 +54,9 @@ func dropUnread(a *job.Averaging) {
 			drop()
 		}
 	}
+	if a.Precision == string(elastic.Float32) {
+		a.Precision = ""
+	}
 }
 
 // reopenAveraging opens what averaging was given by a number of pipelines.

@@ -92,9 +92,10 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 		return nil, err
 	}
 	needs := method.Needs()
+	keeps := reshard.Keeps{Predicted: needs.Predicts, Message: needs.Earlier, Residual: spec.Groups > 1 && method.Config().Precision.Feedback()}
 	a, err := reshard.Assemble(sources, reshard.Target{
 		Layers: s.meta.Layers, Tensors: s.meta.Tensors, Elements: s.shape.Parameters, State: s.shape.StateVectors,
-		Averaging: needs.Keeps(), Predicted: needs.Predicts, Message: needs.Earlier, Alike: needs.Gradients, Pipelines: int(spec.Pipelines), From: first, To: end,
+		Averaging: needs.Keeps(), Keeps: keeps, Alike: needs.Gradients, Pipelines: int(spec.Pipelines), From: first, To: end,
 	})
 	if err != nil {
 		return nil, err
@@ -109,11 +110,10 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 		for range s.shape.StateVectors {
 			p.State = append(p.State, allocate())
 		}
-		if needs.Predicts {
-			p.Predicted = allocate()
-		}
-		if needs.Earlier {
-			p.Message = allocate()
+		for into, kept := range map[*[]float32]bool{&p.Predicted: keeps.Predicted, &p.Message: keeps.Message, &p.Residual: keeps.Residual} {
+			if kept {
+				*into = allocate()
+			}
 		}
 		out.Pipelines = append(out.Pipelines, p)
 	}

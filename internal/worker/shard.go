@@ -36,6 +36,9 @@ func vectors(s *pipeline.Snapshot) (names []shard.Vector, memory [][]float32) {
 		if p.Message != nil {
 			add(shard.MessageVector(p.Pipeline), p.Message)
 		}
+		if p.Residual != nil {
+			add(shard.ResidualVector(p.Pipeline), p.Residual)
+		}
 	}
 	return names, memory
 }

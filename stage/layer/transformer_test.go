@@ -7,6 +7,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/ref"
+	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -159,7 +160,7 @@ func passes(t *testing.T, dev device.Device, l layer.Layer, compute device.Type)
 		wide, values := alloc(m.Len()), make([]float32, m.Len())
 		for i := range values {
 			v := float32(mean + size*math.Sin(float64(17*seed+i*i)))
-			values[i] = device.WidenBF16(device.RoundBF16(v))
+			values[i] = flat.WidenBF16(flat.RoundBF16(v))
 		}
 		stagetest.Put(t, dev, wide, values)
 		dev.Do(&device.Copy{Y: m, X: wide})

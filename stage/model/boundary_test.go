@@ -9,6 +9,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -51,7 +52,7 @@ func roundMessage(l layer.Layer, size layer.Size, message []byte) {
 			continue
 		}
 		for j, v := range layer.Cut(words, ports, i).F32() {
-			layer.Cut(words, ports, i).F32()[j] = device.WidenBF16(device.RoundBF16(v))
+			layer.Cut(words, ports, i).F32()[j] = flat.WidenBF16(flat.RoundBF16(v))
 		}
 	}
 }

@@ -203,7 +203,7 @@ type tensor struct {
 func (x tensor) brain() tensor {
 	rounded := make([]float32, len(x.floats))
 	for i, v := range x.floats {
-		rounded[i] = device.WidenBF16(device.RoundBF16(v))
+		rounded[i] = flat.WidenBF16(flat.RoundBF16(v))
 	}
 	x.floats, x.bf16 = rounded, true
 	return x
@@ -213,7 +213,7 @@ func (x tensor) brain() tensor {
 func bf16Bytes(s []float32) []byte {
 	out := make([]uint16, len(s))
 	for i, v := range s {
-		out[i] = device.RoundBF16(v)
+		out[i] = flat.RoundBF16(v)
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(out))), 2*len(out))
 }

@@ -1,6 +1,9 @@
 package ref
 
-import "github.com/avgpipe/avgpipe/stage/device"
+import (
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/flat"
+)
 
 // Operations compute in float32 whatever their operands are: BF16 operands are widened to scratch memory first, and results
 // rounded once at the end.
@@ -13,7 +16,7 @@ func (d *Device) read(scratch int, m device.Mem) []float32 {
 	wide := grow(d.wide[scratch], m.Len())
 	d.wide[scratch] = wide
 	for i, v := range m.BF16() {
-		wide[i] = device.WidenBF16(v)
+		wide[i] = flat.WidenBF16(v)
 	}
 	return wide
 }
@@ -32,7 +35,7 @@ func (d *Device) finishRows(scratch int, m device.Mem, rows, stride, width int) 
 	narrow, wide := m.BF16(), d.wide[scratch]
 	for r := range rows {
 		for i := r * stride; i < r*stride+width; i++ {
-			narrow[i] = device.RoundBF16(wide[i])
+			narrow[i] = flat.RoundBF16(wide[i])
 		}
 	}
 }
@@ -43,6 +46,6 @@ func roundTo(t device.Type, x []float32) {
 		return
 	}
 	for i, v := range x {
-		x[i] = device.WidenBF16(device.RoundBF16(v))
+		x[i] = flat.WidenBF16(flat.RoundBF16(v))
 	}
 }
