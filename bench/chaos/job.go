@@ -48,6 +48,7 @@ var kinds = []kind{
 	{name: "one-stage", rounds: 80, source: strings.NewReplacer("two-stages", "one-stage", "stages: 2", "stages: 1", "count: 2", "count: 1", "seed: 3", "seed: 4").Replace(twoStages)},
 	{name: "sgd", rounds: 80, source: strings.NewReplacer("two-stages", "sgd", "{name: adamw, lr: 3e-3, clip_norm: 1}", "{name: sgd, momentum: 0.9, lr: 1e-2}", "pipelines: 2", "pipelines: 1",
 		"steps: 160", "steps: 80", "commit_every: 5", "commit_every: 3").Replace(twoStages)},
+	{name: "late", rounds: 80, source: strings.NewReplacer("two-stages", "late", "pipelines: 2", "pipelines: 2\naveraging: {method: sapipe, stale_layers: 2, prediction: local_prev_sync, compensation: outer}").Replace(twoStages)},
 	{name: "tuned", rounds: 80, tuned: true, source: strings.NewReplacer("two-stages", "tuned", "schedule: 1f1b", "schedule: auto").Replace(twoStages)},
 }
 
@@ -63,6 +64,8 @@ func clusterKinds(hosts int) []kind {
 		{name: "spread", rounds: 800, source: onSeveral},
 		{name: "packed", rounds: 800, source: strings.NewReplacer("name: spread", "name: packed", "placement: spread", "placement: pack").Replace(onSeveral)},
 		{name: "groups", rounds: 800, source: groups},
+		{name: "gradients", rounds: 800, source: strings.NewReplacer("name: groups", "name: gradients", "groups: 2",
+			"groups: 2\naveraging: {method: sapipe, stale_layers: 2, prediction: local_prev_sync, compensation: diag, precision: int8}").Replace(groups)},
 		{name: "stage-each", rounds: 800, wide: true, source: strings.NewReplacer("name: spread", "name: stage-each", "n_layer: 2", "n_layer: "+each, "stages: 2", "stages: "+each, "count: 2", "count: "+each).Replace(onSeveral)},
 		{name: "group-each", rounds: 800, wide: true, source: strings.NewReplacer("name: groups", "name: group-each", "pipelines: 2", "pipelines: "+each, "groups: 2", "groups: "+each,
 			"steps: 1600", "steps: "+strconv.Itoa(800*hosts)).Replace(groups)},
