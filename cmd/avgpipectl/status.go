@@ -192,7 +192,7 @@ func printStatus(p *page, s api.JobStatus) {
 	if s.Drift != nil {
 		t.add("drift", s.Drift.Text+"; see avgpipectl explain "+s.ID)
 	}
-	t.add("averaging", s.Averaging)
+	t.list("averaging", averaged(s)...)
 	t.add("model", fmt.Sprintf("%s (%s), %s parameters%s", s.Family, s.Task, words.Number(float64(s.Parameters)), trained(s)))
 	t.add("computes", computes(s))
 	t.list("device", s.Device, s.DeviceWhy)
@@ -248,6 +248,26 @@ func metrics(m api.Metrics) string {
 		parts = append(parts, f.name+" "+f.text)
 	}
 	return strings.Join(parts, ", ")
+}
+
+// averaged says how a job is averaged, how old what its pipelines apply is, and how far they are from the center.
+func averaged(s api.JobStatus) []string {
+	lines := []string{s.Averaging}
+	if s.Ages != "" {
+		lines = append(lines, s.Ages)
+	}
+	st := s.Staleness
+	if st == nil {
+		return lines
+	}
+	text := fmt.Sprintf("round %d: all pipelines have the weights of the center", st.Round)
+	if most := slices.Max(st.Distances); most > 0 {
+		text = fmt.Sprintf("round %d: pipelines are at most %.2g%% of the weights from the center", st.Round, 100*most)
+	}
+	if ahead := slices.Max(st.Predicted); ahead > 0 {
+		text += fmt.Sprintf(", and what they compute with %.2g%% from their own", 100*ahead)
+	}
+	return append(lines, text)
 }
 
 // batches says how long a batch of each pipeline takes, and is expected to; "" while neither is known.

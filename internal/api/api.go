@@ -58,7 +58,10 @@ type JobStatus struct {
 	MicroBatches   int       `json:"micro_batches"`
 	Schedule       string    `json:"schedule"`
 	Averaging      string    `json:"averaging"` // "elastic pull=predicted alpha=1 horizon=1.5 tau=1 lr x1.41"
-	Device         string    `json:"device"`    // what computes, and why
+	// Ages says how old what pipelines apply is: "layers 0-2: gradients of the step before; layers 3-9: gradients of this step"; empty of a single pipeline.
+	Ages      string     `json:"ages"`
+	Staleness *Staleness `json:"staleness"` // of the last committed round; null of a single pipeline, or where rounds have the center alone
+	Device    string     `json:"device"`    // what computes, and why
 	// DeviceWhy says why devices.kind: auto took GPUs, or did not; empty where the file names the kind, or the node has no GPU.
 	DeviceWhy string `json:"device_why"`
 	// HostBytes is the most that the job's workers have held of their hosts' memory, PredictedHostBytes what they are expected to; 0 while it
@@ -96,6 +99,13 @@ type JobStatus struct {
 	Ended    *time.Time `json:"ended"` // null until then
 	// Restricted says that the rest is withheld: the job belongs to somebody else.
 	Restricted bool `json:"restricted,omitempty"`
+}
+
+// Staleness is how far pipelines are from the center of a committed round.
+type Staleness struct {
+	Round     uint64    `json:"round"`
+	Distances []float64 `json:"distances"` // of each pipeline's weights from the center, over the center's length
+	Predicted []float64 `json:"predicted"` // of the weights that its next batch is computed with from its own; 0 where a method predicts none
 }
 
 // StageNode says on which node a stage is.

@@ -161,7 +161,7 @@ func assemble(j *cluster.Job, of *spec.Spec, round uint64, shards map[int]stored
 	for k := stages - 1; k < len(m.Shards); k += stages {
 		losses = append(losses, shards[k].Meta.Loss)
 	}
-	meta.Loss = mean(losses)
+	meta.Loss, meta.Distances = mean(losses), distances(stages, shards)
 	m.SamplesSeen = meta.SamplesSeen
 	var err error
 	if m.Meta, err = json.Marshal(meta); err != nil {

@@ -35,7 +35,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		out.State = api.Waiting
 	}
 	if last != nil {
-		out.CommittedRound = last.Round
+		out.CommittedRound, out.Staleness = last.Round, durable.Staleness
 		// What the worker said may be older than the commit, and a worker that has only just been started says less.
 		out.Step, out.Round = max(out.Step, durable.Step), max(out.Round, durable.Round)
 		out.SamplesSeen = max(out.SamplesSeen, durable.SamplesSeen)
@@ -62,6 +62,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	out.StageStatus, out.LinkStatus = append([]api.StageStatus{}, out.StageStatus...), append([]api.LinkStatus{}, out.LinkStatus...)
 	locate(&out, j, at, v)
 	if s != nil {
+		out.Ages = s.Ages()
 		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.WorkersBytes(max(len(at.nodes()), s.Groups()))
 		predicted := s.Memory()
 		for i := range out.StageStatus {
@@ -155,6 +156,7 @@ func ofRound(m *cluster.Manifest) api.JobStatus {
 		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
 		Metrics: meta.Metrics, InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
 	}
+	out.Staleness = staleness(m.Round, meta.Distances)
 	if b := meta.Budget; b != nil {
 		out.Steps, out.BudgetSamples = b.Steps, b.Samples
 	}

@@ -158,6 +158,13 @@ func collectJob(s *api.JobStatus, gauge send) {
 	gauge("job_batch_seconds", "From one step of a pipeline to its next, over the last window.", s.BatchS, of...)
 	gauge("job_predicted_batch_seconds", "What tuning leads to expect of it.", s.PredictedBatchS, of...)
 	gauge("job_drift_ratio", "How far the batch time has left its prediction for good, 0.25 being 25% longer; 0 while it keeps to it.", drift, of...)
+	if st := s.Staleness; st != nil {
+		for p, d := range st.Distances {
+			pipeline := append(of, "pipeline", strconv.Itoa(p))
+			gauge("job_distance_ratio", "How far a pipeline's weights were from the center in the last durable round, over the center's length.", &d, pipeline...)
+			gauge("job_predicted_ratio", "How far the weights that its next batch was computed with were from its own, over the center's length.", &st.Predicted[p], pipeline...)
+		}
+	}
 	gauge("job_tuning_ratio", "How much of its tuning is done.", tuned, of...)
 	gauge("job_elapsed_seconds", "Training time.", &s.ElapsedS, of...)
 	if s.State != api.Running {

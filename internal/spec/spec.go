@@ -295,7 +295,23 @@ func (s *Spec) Averaging() string {
 			said = append(said, s)
 		}
 	}
+	if a.Precision != "" && a.Precision != string(elastic.Float32) {
+		said = append(said, "precision="+a.Precision)
+	}
 	return strings.Join(append(said, fmt.Sprintf("tau=%d", a.Tau), rate), " ")
+}
+
+// Ages says how old what pipelines apply is, for people; empty of a single pipeline, or where their number or the cut is not known.
+func (s *Spec) Ages() string {
+	split := s.Split()
+	if s.Job.Pipelines < 2 || len(split) == 0 {
+		return ""
+	}
+	method, err := jobfile.Averaging(&s.Job.Averaging, int(s.Job.Pipelines))
+	if err != nil {
+		return ""
+	}
+	return elastic.AgesText(method, split[len(split)-1][1])
 }
 
 // describeSetting says what a setting of averaging is.

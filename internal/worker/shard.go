@@ -103,7 +103,12 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	budget, final := h.budget, h.origin.final(&h.budget)
 	budget.Samples, budget.Steps = h.origin.seen(final), final*t.tau()
 	said.Budget, said.Epoch = &budget, h.set.Samples()
+	center, squares := distances(s)
+	if t.assignment.Spec.Job.Pipelines == 1 { // it is the center
+		center, squares = 0, nil
+	}
 	return control.ShardInfo{
+		CenterSquare: center, Squares: squares,
 		Group: t.assignment.Group, Stage: s.Stage, Digest: string(digest), Bytes: bytes, Layers: of.meta.Layers, Cursors: cursors,
 		Meta: said, Frozen: of.frozen.file,
 	}, nil

@@ -104,6 +104,16 @@ type RoundMeta struct {
 	Epoch          uint64   `json:"epoch,omitempty"` // samples in one
 	// Budget is what the job trains on, resolved.
 	Budget *job.Budget `json:"budget,omitempty"`
+	// Distances are how far pipelines are from the center, and predicted weights from their own, as shares of the center's length; none of a single pipeline, or where
+	// the round has the center alone.
+	Distances []Distance `json:"distances,omitempty"`
+}
+
+// Distance is how far a pipeline's weights are from the center, and the weights that its next batch is computed with from its own.
+type Distance struct {
+	Pipeline  int     `json:"pipeline"`
+	Center    float64 `json:"center"`
+	Predicted float64 `json:"predicted,omitempty"`
 }
 
 // MetaOf is what a committed round keeps for status. A meta that cannot be read is that of a round without losses.
@@ -193,6 +203,9 @@ type ShardInfo struct {
 	Cursors []shard.Cursor `json:"cursors"`
 	Meta    RoundMeta      `json:"meta"`
 	Frozen  FrozenInfo     `json:"frozen,omitzero"`
+	// Squares are the squared distances of the stage's vectors, CenterSquare the squared length of the center's.
+	Squares      []Distance `json:"squares,omitempty"`
+	CenterSquare float64    `json:"center_square,omitempty"`
 }
 
 // FrozenInfo describes the file with the parameters of a stage that are not trained; zero: there are none.
