@@ -269,6 +269,15 @@ bench-scaling: ## tokens per second of two stages on two devices over one device
 bench-averaging: ## held-out loss of averaged pipelines over one pipeline's; hours
 	@$(run_bench)
 
+SPEED ?=
+
+.PHONY: bench-averaging-speed
+bench-averaging-speed: ## speed of every averaging method over slow links beside allreduce and PyTorch's data parallelism, as root, two hours (SPEED=flags)
+	@$(MAKE) --no-print-directory test-deps build >&2
+	@$(call need,libopenblas0-pthread,ldconfig -p | grep -q libopenblas,the peer multiplies with the reference BLAS) >&2
+	@$(GO) build -o $(BIN)/bench-averaging-speed ./bench/averaging/speed
+	@$(BIN)/bench-averaging-speed -avgpiped $(BIN)/avgpiped $(SPEED)
+
 .PHONY: bench-recovery
 bench-recovery: ## how long a job stands still when its worker is killed
 	@$(run_bench)

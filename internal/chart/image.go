@@ -61,6 +61,9 @@ func (c *Chart) plot() *plot.Plot {
 	for i, l := range c.Lines {
 		fill := palette[i%len(palette)]
 		curve := &plotter.Line{LineStyle: draw.LineStyle{Color: fill, Width: 1.6}}
+		if i >= len(palette) { // another line has the colour
+			curve.Dashes = []vg.Length{7, 3}
+		}
 		dots := &plotter.Scatter{GlyphStyle: draw.GlyphStyle{Color: fill, Radius: 3, Shape: draw.CircleGlyph{}}}
 		commits := &plotter.Scatter{GlyphStyle: draw.GlyphStyle{Color: fill, Radius: 2.6, Shape: draw.PyramidGlyph{}}}
 		fill.A = 0x30
