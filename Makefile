@@ -278,6 +278,10 @@ bench-averaging-speed: ## speed of every averaging method over slow links beside
 	@$(GO) build -o $(BIN)/bench-averaging-speed ./bench/averaging/speed
 	@$(BIN)/bench-averaging-speed -avgpiped $(BIN)/avgpiped $(SPEED)
 
+.PHONY: bench-headline
+bench-headline: ## time to a held-out loss of every method on emulated devices that compute, over avgpipe's; hours, after examples-data
+	@$(run_bench)
+
 .PHONY: bench-recovery
 bench-recovery: ## how long a job stands still when its worker is killed
 	@$(run_bench)

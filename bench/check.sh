@@ -27,6 +27,7 @@ bench() {
 
 # The short ones first.
 bench schedules "-figures $dir"
+bench headline "-parts combine -figures $dir -models gpt"
 bench overhead "-seconds 0.1 -repeats 3"
 bench recompute "-rounds 3"
 bench engine "-parts f32,bf16 -rounds 1 -own"

@@ -142,19 +142,41 @@ func (d *Daemon) Run(ctx context.Context, set ...string) (api.JobStatus, error) 
 
 // SubmitFile submits the job file with overrides.
 func (d *Daemon) SubmitFile(ctx context.Context, set ...string) (id string, err error) {
-	source, err := os.ReadFile(d.File)
+	request, err := d.request(set)
 	if err != nil {
 		return "", err
 	}
-	base, err := filepath.Abs(filepath.Dir(d.File))
-	if err != nil {
-		return "", err
-	}
-	answer, err := d.Submit(ctx, api.SubmitRequest{File: d.File, Source: string(source), Set: set, Base: base, Env: map[string]string{"GOROOT": d.GoRoot}})
+	answer, err := d.Submit(ctx, request)
 	if err != nil {
 		return "", fmt.Errorf("submit %s %v: %w", d.File, set, err)
 	}
 	return answer.ID, nil
+}
+
+// DryRunFile says what the job file with overrides would be, and submits nothing.
+func (d *Daemon) DryRunFile(ctx context.Context, set ...string) (api.DryRun, error) {
+	request, err := d.request(set)
+	if err != nil {
+		return api.DryRun{}, err
+	}
+	answer, err := d.DryRun(ctx, request)
+	if err != nil {
+		return api.DryRun{}, fmt.Errorf("dry run of %s %v: %w", d.File, set, err)
+	}
+	return answer, nil
+}
+
+// request is the job file with overrides.
+func (d *Daemon) request(set []string) (api.SubmitRequest, error) {
+	source, err := os.ReadFile(d.File)
+	if err != nil {
+		return api.SubmitRequest{}, err
+	}
+	base, err := filepath.Abs(filepath.Dir(d.File))
+	if err != nil {
+		return api.SubmitRequest{}, err
+	}
+	return api.SubmitRequest{File: d.File, Source: string(source), Set: set, Base: base, Env: map[string]string{"GOROOT": d.GoRoot}}, nil
 }
 
 // Worker finds the process of the only running job.

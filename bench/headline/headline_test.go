@@ -1,0 +1,178 @@
+package main
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/job"
+)
+
+func near(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if math.Abs(got-want) > 1e-9*max(1, math.Abs(want)) {
+		t.Errorf("%s is %v, want %v", what, got, want)
+	}
+}
+
+// A pipeline fills and drains once a batch where links take no time: M + K - 1 forwards and backwards, and a step.
+func TestAFlushedBatchTakesItsClosedForm(t *testing.T) {
+	for _, name := range []string{"gpipe", "1f1b"} {
+		for _, devices := range []int{2, 4, 8} {
+			for _, micros := range []int{4, 8} {
+				got, err := setting{devices: devices}.period(name, 1, 1, micros)
+				if err != nil {
+					t.Fatal(err)
+				}
+				near(t, name, got, float64(micros+devices-1)*(forward+backward)+update)
+			}
+		}
+	}
+}
+
+// PipeDream without a drain keeps all devices busy where links take no time, and waits for each message where they do: a stage has as many
+// micro-batches in flight as there are stages from it on, so that K of them take the way down and up, every link twice.
+func TestAnUndrainedPipelineWaitsForLinksOnly(t *testing.T) {
+	for _, c := range []struct {
+		s    setting
+		want float64 // of a micro-batch
+	}{
+		{setting{4, 0}, forward + backward + update},
+		{setting{4, 1.5}, (4*(forward+backward) + 2*3*1.5 + update) / 4},
+	} {
+		got, err := c.s.undrained(pipeDream, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got/8 < c.want*0.97 || got/8 > c.want*1.03 {
+			t.Errorf("%v: a micro-batch takes %v, want %v", c.s, got/8, c.want)
+		}
+	}
+}
+
+func TestWhatIsChosenIsNoSlowerThanOnePipeline(t *testing.T) {
+	for _, s := range []setting{{2, 0}, {4, 0}, {4, 0.5}, {4, 1.5}, {8, 1.5}} {
+		c, err := s.choose(4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range choosable {
+			one, err := s.period(name, 1, 1, 4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if float64(c.pipelines)/c.period < 1/one*0.98 {
+				t.Errorf("%v: %+v is slower than one pipeline of %s, whose batch takes %v", s, c, name, one)
+			}
+		}
+		if bound := 4 * (forward + backward) * float64(c.pipelines); c.period < bound {
+			t.Errorf("%v: %+v takes less than the devices are busy for, %v", s, c, bound)
+		}
+	}
+}
+
+func TestReplicasWaitForWhatTheBackwardDoesNotHide(t *testing.T) {
+	s := setting{devices: 4, link: 0.5}
+	compute := 2*4*(forward+backward) + 4*update
+	for _, c := range []struct {
+		weights, want float64 // want beyond the computing
+	}{
+		{0, 0},
+		{1, 2. * 3 / 4 * 0.5 / 8}, // all but the last layer's is hidden
+		{100, 8./8 + 2.*3/4*100*0.5 - 4*backward}, // from the first layer's gradients on the links are full
+	} {
+		got, err := s.replicated(exchange{c.weights, 8}, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near(t, "the step", got, compute+c.want)
+	}
+	if _, err := s.replicated(exchange{1, 8}, 6); err == nil {
+		t.Error("6 micro-batches are shared by 4 replicas")
+	}
+}
+
+func TestSamplesToATargetAreBetweenTwoEvaluations(t *testing.T) {
+	q := quality{Samples: []int{0, 100, 200, 300}, Loss: []float64{5, 3, 3.5, 1.5}}
+	for _, c := range []struct {
+		target, want float64
+		reached      bool
+	}{{6, 0, true}, {4, 50, true}, {3, 100, true}, {2.5, 250, true}, {1, 0, false}} {
+		got, reached := q.samplesTo(c.target)
+		if reached != c.reached {
+			t.Errorf("target %v reached: %v", c.target, reached)
+		}
+		near(t, "samples", got, c.want)
+	}
+}
+
+func TestASideNeedsTheSamplesOfItsBestRate(t *testing.T) {
+	run := func(side string, devices, seed int, rate float64, last int, loss float64) quality {
+		return quality{Model: "m", Side: side, Devices: devices, Pipelines: 1, Micros: 8, Rate: rate, Seed: seed, Samples: []int{0, last}, Loss: []float64{5, loss}}
+	}
+	all := []quality{
+		run(synchronous, 1, 1, 0.1, 100, 1), run(synchronous, 1, 2, 0.1, 300, 1),
+		run(synchronous, 1, 1, 0.2, 50, 1), run(synchronous, 1, 2, 0.2, 50, 4), // one seed does not get there
+		run(synchronous, 1, 1, 0.3, 250, 1), run(synchronous, 1, 2, 0.3, 250, 1),
+		run(pipeDream, 4, 1, 0.1, 80, 1),
+	}
+	samples, rate, found := need(all, "m", synchronous, 8, 1, 8, 1)
+	if !found || rate != 0.1 {
+		t.Errorf("rate %v, found %v", rate, found)
+	}
+	near(t, "samples", samples, 200)
+	if _, _, found := need(all, "m", pipeDream, 8, 1, 8, 1); found {
+		t.Error("staleness of four stages stands for that of eight")
+	}
+	if _, _, found := need(all, "m", synchronous, 8, 1, 8, 0.5); found {
+		t.Error("a target that nobody reached was reached")
+	}
+}
+
+func TestAGainIsTheProductOfItsParts(t *testing.T) {
+	own := outcome{throughput: 0.3, samples: 1100}
+	own.time = own.samples / own.throughput
+	peer := outcome{throughput: 0.15, samples: 1000}
+	peer.time = peer.samples / peer.throughput
+	p := gain(own, peer, 0.32, 0.24)
+	near(t, "the gain", p.bubble*p.overlap*p.samples, peer.time/own.time)
+	near(t, "the bubble", p.bubble, 0.32/0.24)
+}
+
+func TestRecordsAreReadBack(t *testing.T) {
+	dir := t.TempDir()
+	want := []quality{{Model: "a", Rate: 1e-3, Samples: []int{0, 1}, Loss: []float64{2, 1}}, {Model: "b"}}
+	if all, err := records[quality](dir, qualityFile); err != nil || all != nil {
+		t.Fatalf("of no file: %v, %v", all, err)
+	}
+	for _, q := range want {
+		if err := add(dir, qualityFile, q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := records[quality](dir, qualityFile)
+	if err != nil || len(got) != 2 || got[0].key() != want[0].key() || got[0].Loss[1] != 1 || got[1].key() != want[1].key() {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, speedFile), []byte("{}\n{torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := records[speed](dir, speedFile); err == nil || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("a torn line: %v", err)
+	}
+}
+
+func TestJobFilesParse(t *testing.T) {
+	for _, w := range workloads {
+		path := w.file("jobs")
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := job.Parse(path, source, nil, job.Environment{}); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

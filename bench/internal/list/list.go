@@ -1,0 +1,26 @@
+// Package list has flags of several values for the programs under bench/.
+package list
+
+import (
+	"flag"
+	"strings"
+)
+
+// Flag defines a flag of values that commas separate. Its default must parse.
+func Flag[T any](to *[]T, name, initial, usage string, parse func(string) (T, error)) {
+	set := func(text string) error {
+		*to = nil
+		for part := range strings.SplitSeq(text, ",") {
+			v, err := parse(part)
+			if err != nil {
+				return err
+			}
+			*to = append(*to, v)
+		}
+		return nil
+	}
+	if err := set(initial); err != nil {
+		panic(err)
+	}
+	flag.Func(name, usage+" (default "+initial+")", set)
+}
