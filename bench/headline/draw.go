@@ -10,35 +10,44 @@ import (
 	"github.com/avgpipe/avgpipe/internal/chart"
 )
 
-// The settings of the drawn region.
-var (
-	drawnLinks   = []float64{0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3}
-	drawnDevices = []int{2, 4, 8, 16}
-	drawnMicros  = []int{4, 8, 16, 32}
-)
+// The settings of the drawn regions.
+var drawnLinks = []float64{0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3}
 
-// draw draws the region in which avgpipe is faster, at equal samples, and the times to the target of each model.
+const drawnDevices, drawnMicros = 4, 8
+
+// regions are images of where avgpipe is faster than methods that take as many samples in a step.
+var regions = []struct {
+	file, about string
+	peers       []string
+	byMicros    bool // a line for each number of micro-batches; else of devices
+	lines       []int
+}{
+	{"region-devices", "throughput over gpipe and 1f1b, M = 8 in a step", []string{"gpipe", "1f1b"}, false, []int{2, 4, 8, 16}},
+	{"region-micro-batches", "throughput over gpipe and 1f1b, K = 4", []string{"gpipe", "1f1b"}, true, []int{4, 8, 16, 32}},
+	{"region-zero-bubble", "throughput over zb-h1, zb-h2 and interleaved, M = 8 in a step", []string{"zb-h1", "zb-h2", "interleaved"}, false, []int{2, 4, 8, 16}},
+}
+
+// draw draws the regions, and the times to the target of each model.
 func draw(o options, m measured) error {
 	if err := os.MkdirAll(o.figures, 0o755); err != nil {
 		return err
 	}
-	byDevices, byMicros := chart.Chart{X: linkAxis, Y: "throughput over the best published pipeline (M = 8)"},
-		chart.Chart{X: linkAxis, Y: "throughput over the best published pipeline (K = 4)"}
-	for _, k := range drawnDevices {
-		line, err := advantage(fmt.Sprintf("K = %d", k), k, 8)
-		if err != nil {
-			return err
+	var err error
+	for _, r := range regions {
+		c := chart.Chart{X: linkAxis, Y: r.about}
+		for _, x := range r.lines {
+			devices, micros, name := x, drawnMicros, fmt.Sprintf("K = %d", x)
+			if r.byMicros {
+				devices, micros, name = drawnDevices, x, fmt.Sprintf("M = %d", x)
+			}
+			line, failed := advantage(name, devices, micros, r.peers)
+			if failed != nil {
+				return failed
+			}
+			c.Lines = append(c.Lines, line)
 		}
-		byDevices.Lines = append(byDevices.Lines, line)
+		err = errors.Join(err, write(o.figures, r.file, &c))
 	}
-	for _, micros := range drawnMicros {
-		line, err := advantage(fmt.Sprintf("M = %d", micros), 4, micros)
-		if err != nil {
-			return err
-		}
-		byMicros.Lines = append(byMicros.Lines, line)
-	}
-	err := errors.Join(write(o.figures, "region-devices", &byDevices), write(o.figures, "region-micro-batches", &byMicros))
 	for _, w := range o.models {
 		c, drawn, failed := m.overLinks(w)
 		if failed != nil {
@@ -53,9 +62,9 @@ func draw(o options, m measured) error {
 
 const linkAxis = "time of a message on a link, in forwards"
 
-// advantage is the throughput of what tuning chooses, of pipelines that share a batch of so many micro-batches, over that of the best
-// published pipeline: at equal samples, the gain in time.
-func advantage(name string, devices, micros int) (chart.Line, error) {
+// advantage is the throughput of pipelines that share a batch of so many micro-batches, over that of the best of some methods with the
+// same batch: at equal samples, the gain in time.
+func advantage(name string, devices, micros int, peers []string) (chart.Line, error) {
 	line := chart.Line{Name: name}
 	for _, link := range drawnLinks {
 		s := setting{devices, link}
@@ -63,26 +72,21 @@ func advantage(name string, devices, micros int) (chart.Line, error) {
 		if err != nil {
 			return line, err
 		}
-		best, err := s.fastestPublished(micros)
-		if err != nil {
-			return line, err
+		best := 0.0
+		for _, peer := range peers {
+			m, err := methodOf(peer)
+			if err != nil {
+				return line, err
+			}
+			period, err := s.period(m.schedule, m.chunks, 1, micros)
+			if err != nil {
+				return line, err
+			}
+			best = max(best, float64(micros)/period)
 		}
 		line.Points = append(line.Points, chart.Point{X: link, Y: own / best, Low: own / best, High: own / best})
 	}
 	return line, nil
-}
-
-// fastestPublished is the highest throughput of the published pipelines: those that drain for each step, and those that never do.
-func (s setting) fastestPublished(micros int) (most float64, err error) {
-	for _, name := range []string{"gpipe", "1f1b"} {
-		period, err := s.period(name, 1, 1, micros)
-		if err != nil {
-			return 0, err
-		}
-		most = max(most, float64(micros)/period)
-	}
-	period, err := s.undrained(pipeDream, micros)
-	return max(most, float64(micros)/period), err
 }
 
 // share is the highest throughput of pipelines that share a batch of so many micro-batches: N of them with an Nth each.
