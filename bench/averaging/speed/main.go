@@ -37,7 +37,7 @@ func main() {
 	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon's `program`")
 	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the method ddp")
 	list(&o.replicas, "replicas", "2,4", "numbers of replicas, each on a host of its own", strconv.Atoi)
-	list(&o.links, "links", "10,1,0.1", "rates of the hosts' links, in Gbit/s", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+	list(&o.links, "links", "10,1,0.4,0.1", "rates of the hosts' links, in Gbit/s", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
 	list(&o.methods, "methods", "none,ddp,ddp:bucket=4,allreduce,pipesgd,sapipe:stale_layers=5,sapipe:stale_layers=8,elastic,elastic:tau=8,localsgd:tau=8,diloco:tau=16",
 		"what is measured, in turn: an averaging method with its settings, NAME:KEY=VALUE:KEY=VALUE; ddp, the peer; none, no exchange", methodOf)
 	list(&o.computes, "compute", "0,150ms", "how long a replica computes for a step: 0, as long as the cores take, which all replicas share; else a dictated time, as on a device that uses no core", time.ParseDuration)
