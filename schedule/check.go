@@ -7,12 +7,12 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
-// Check proves that a plan can run a batch of microBatches on links that deliver in order:
+// Check proves that a plan can run a batch of microBatches, or several (see Plan.Batches), on links that deliver in order:
 //   - stages are numbered from 0 without a gap, and each lives on one device;
 //   - every stage does each micro-batch's forward exactly once and its backward exactly once, whole or as two halves;
 //   - a backward comes after its forward, a weight half after its input half;
 //   - either no stage takes updates, or all take them after the same micro-batches: an update when just the backwards up to its
-//     micro-batch are done, the last one after the last micro-batch;
+//     micro-batch are done, the last one of a batch after its last micro-batch;
 //   - a forward reads weights that exist by then (older ones than the newest are kept until their last backward);
 //   - both ends of a link agree on the order of the micro-batches that cross it;
 //   - no set of devices wait for each other, however many messages a link holds.
@@ -28,7 +28,7 @@ func Check(plan Plan, microBatches int) error {
 	if err := checkPlacement(plan); err != nil {
 		return err
 	}
-	if err := checkStages(plan, plan.byStage(), microBatches); err != nil {
+	if err := checkStages(plan, plan.byStage(), microBatches*plan.Batches(microBatches), microBatches); err != nil {
 		return err
 	}
 	return checkProgress(plan)

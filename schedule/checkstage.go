@@ -7,10 +7,10 @@ import (
 )
 
 // checkStages proves that each stage, by itself, does all work once and in an order that makes sense, and that all stages take
-// the same updates.
-func checkStages(plan Plan, work []stageOps, microBatches int) error {
+// the same updates, one of them where each batch of so many micro-batches ends.
+func checkStages(plan Plan, work []stageOps, microBatches, batch int) error {
 	// No stage has an op for each of more micro-batches than the plan has ops, which bounds the memory taken for them.
-	c := stageCheck{plan: plan, microBatches: microBatches, done: make([]kindSet, min(microBatches, plan.Ops()+1))}
+	c := stageCheck{plan: plan, microBatches: microBatches, batch: batch, done: make([]kindSet, min(microBatches, plan.Ops()+1))}
 	for s, w := range work {
 		if err := c.check(s, w); err != nil {
 			return err
@@ -29,7 +29,8 @@ func (s kindSet) finished() bool      { return s.has(Backward) || s.has(Backward
 // stageCheck follows the work of one stage after another.
 type stageCheck struct {
 	plan         Plan
-	microBatches int
+	microBatches int       // in the plan
+	batch        int       // in a batch
 	done         []kindSet // per micro-batch, of the stage at hand; of the first ones where the plan has too few ops for all
 	updates      []int     // the micro-batches after which stage 0 updates
 
@@ -37,12 +38,13 @@ type stageCheck struct {
 	largest int // micro-batch of a backward begun, -1 before the first
 	ended   int // backwards
 	updated int // updates taken
+	began   int // first micro-batch whose gradient no update has taken
 }
 
 // check proves the order of work of stage s.
 func (c *stageCheck) check(s int, w stageOps) error {
 	clear(c.done)
-	c.largest, c.ended, c.updated = -1, 0, 0
+	c.largest, c.ended, c.updated, c.began = -1, 0, 0, 0
 	for _, i := range w.at {
 		op := c.plan[w.device][i]
 		if op.Micro >= len(c.done) && op.Micro < c.microBatches {
@@ -80,6 +82,7 @@ func (c *stageCheck) follow(op Op) {
 			c.updates = append(c.updates, op.Micro)
 		}
 		c.updated++
+		c.began = op.Micro + 1
 	}
 }
 
@@ -144,6 +147,10 @@ func (c *stageCheck) checkUpdate(op Op) (Problem, string) {
 		}
 		return Premature, fmt.Sprintf("%s runs before the backward of micro-batch %d is done; "+want+": put %s first",
 			update(op.Micro), open, op.Micro, c.rest(op.Stage, open))
+	}
+	if end := c.began/c.batch*c.batch + c.batch - 1; op.Micro > end {
+		return Misordered, fmt.Sprintf("%s takes the gradients of the micro-batches from %d to %d, but a batch of %s ends between them; put %s before",
+			update(op.Micro), c.began, op.Micro, words.Count(c.batch, "micro-batch"), update(end))
 	}
 	if op.Stage > 0 && (c.updated >= len(c.updates) || c.updates[c.updated] != op.Micro) {
 		found := fmt.Sprintf("takes %d in all", len(c.updates))

@@ -16,11 +16,13 @@ type Candidate struct {
 
 // Try simulates a schedule, to compare it with others on the same devices. The costs are those of one stage a device; SpreadOver cuts
 // them for a schedule of several. chunks is how many stages a device has where the schedule leaves a choice, 0 for what it takes by
-// default. Where devices have a capacity, a schedule that can run with fewer in flight does so. The error is of the costs and the load,
+// default. A plan runs on across batches as far as the load averages and ends after as many. Where devices have a capacity, a schedule that can
+// run with fewer in flight does so. The error is of the costs and the load,
 // the same for all schedules, or that of Load.Proceed. What it returns holds no plan, unless the load has it recorded.
 func Try(name string, microBatches, chunks int, costs Costs, load Load) (Candidate, error) {
 	devices := len(costs.Forward)
-	request := Request{Devices: devices, MicroBatches: microBatches, Costs: &costs}
+	load.MicroBatches = microBatches
+	request := Request{Devices: devices, MicroBatches: microBatches, RoundBatches: load.RoundBatches(), Costs: &costs}
 	for _, err := range []error{request.Validate(), costs.validateDevices(devices), load.Validate(nil)} {
 		if err != nil {
 			return Candidate{}, fmt.Errorf("schedule: compare: %w", err)

@@ -15,6 +15,8 @@ type generator struct {
 	about string // one line for help texts
 	// chunks is how many stages a device may have.
 	chunks chunkRule
+	// steps is where the optimizer steps.
+	steps steps
 	// generate returns the plan and why it looks as it does. The request is valid. It may have more in flight than
 	// Request.InFlightLimit where the schedule has no choice; Generate refuses that.
 	generate func(Request) (Plan, string)
@@ -22,16 +24,24 @@ type generator struct {
 
 // schedules holds every schedule. To add one, add a file and a row: docs/add-a-schedule.md.
 var schedules = []generator{
-	{"gpipe", "all forwards, then all backwards", oneStage, gpipe},
-	{"1f1b", "one forward, one backward after the least warm-up", oneStage, oneForwardOneBackward},
-	{"afp", "1f1b with forwards run ahead to hide the links", oneStage, advanceForward},
-	{"interleaved", "1f1b over several stages a device", chunkRule{auto: 2, least: 2, most: maxOps}, interleaved},
-	{"zb-h1", "1f1b with weight halves of the backward in its bubbles", oneStage, zeroBubbleH1},
-	{"zb-h2", "zb-h1 with twice the forwards ahead", oneStage, zeroBubbleH2},
-	{"zb-v", "two stages a device in a V, weight halves in the bubbles", chunkRule{auto: 2, least: 2, most: 2}, zeroBubbleV},
-	{"pipedream", "1f1b with an update after each micro-batch", oneStage, pipeDream},
-	{"pipedream-2bw", "1f1b with updates and two versions of the weights", oneStage, pipeDream2BW},
+	{"gpipe", "all forwards, then all backwards", oneStage, afterBatch, gpipe},
+	{"1f1b", "one forward, one backward after the least warm-up", oneStage, afterBatch, oneForwardOneBackward},
+	{"afp", "1f1b with forwards run ahead to hide the links", oneStage, afterBatch, advanceForward},
+	{"interleaved", "1f1b over several stages a device", chunkRule{auto: 2, least: 2, most: maxOps}, afterBatch, interleaved},
+	{"zb-h1", "1f1b with weight halves of the backward in its bubbles", oneStage, afterBatch, zeroBubbleH1},
+	{"zb-h2", "zb-h1 with twice the forwards ahead", oneStage, afterBatch, zeroBubbleH2},
+	{"zb-v", "two stages a device in a V, weight halves in the bubbles", chunkRule{auto: 2, least: 2, most: 2}, afterBatch, zeroBubbleV},
+	{"pipedream", "1f1b with an update after each micro-batch", oneStage, insideBatch, pipeDream},
+	{"pipedream-2bw", "1f1b with updates and two versions of the weights", oneStage, insideBatch, pipeDream2BW},
 }
+
+// steps is where the optimizer steps: after the batch, for which the pipeline drains, or in the plan, which then runs on across batches.
+type steps bool
+
+const (
+	afterBatch  steps = false
+	insideBatch steps = true
+)
 
 // chunkRule is how many stages a device has: auto where the request does not say.
 type chunkRule struct{ auto, least, most int }
@@ -58,7 +68,10 @@ func About(name string) string {
 // Request says what a plan is for.
 type Request struct {
 	Devices      int // that the pipeline is laid over: the pipeline-parallel size
-	MicroBatches int
+	MicroBatches int // in a batch
+	// RoundBatches is how many batches there are between two moments at which the pipeline must be drained: those of a round. A schedule that
+	// steps inside of its batches runs on across them (see Plan.Batches); one that steps after a batch drains for that. 0 is 1.
+	RoundBatches int
 	// Chunks is how many virtual stages each device has; 0 is what the schedule takes by default. The plan has Devices*Chunks stages.
 	Chunks int
 	// Costs are the measured times, where they are known; nil where they are not. afp sizes its warm-up by them.
@@ -78,6 +91,9 @@ func (r Request) Validate() error {
 	}
 	if r.MicroBatches < 1 {
 		return fmt.Errorf("%d micro-batches; want at least 1", r.MicroBatches)
+	}
+	if r.RoundBatches < 0 {
+		return fmt.Errorf("%d batches in a round; want at least 1, or 0 for one", r.RoundBatches)
 	}
 	if r.Chunks < 0 {
 		return fmt.Errorf("%d chunks; want at least 1, or 0 for what the schedule takes by default", r.Chunks)
@@ -186,6 +202,9 @@ func withinLimit(plan Plan, r Request) error {
 // fewMicroBatches warns where the batch cannot fill the pipeline: GPipe (Huang et al. 2019, section 2.3) has a bubble of
 // (K-1)/(M+K-1) even when links cost nothing, and reordering whole backwards of whole devices makes none smaller.
 func fewMicroBatches(plan Plan, r Request) string {
+	if plan.Batches(r.MicroBatches) > 1 {
+		return fewInFlight(plan, r)
+	}
 	halves := slices.ContainsFunc(plan[0], func(op Op) bool { return op.Kind == BackwardInput })
 	if r.MicroBatches >= r.Devices || r.Chunks > 1 || halves {
 		return ""

@@ -8,10 +8,10 @@ import (
 
 // pipeDream2BW is 1f1b that steps the optimizer after every group of micro-batches and does not drain for it, with two versions of the
 // weights (PipeDream-2BW: Narayanan et al. 2021, section 3.1): the micro-batches of group g read the weights after g-1 updates (those of
-// the first group the ones that the batch starts with), on all stages alike, so a gradient is applied one update late.
+// the first group the ones that the plan starts with), on all stages alike, so a gradient is applied one update late.
 //
-// A group is the smallest divisor of M that is K or more: with fewer, a third version would have to be kept. The pipeline drains
-// where the batch ends: averaging and commits need stages that agree.
+// A group is the smallest divisor of M that is K or more, else the whole batch: a stage has no more micro-batches in flight than a group has, or
+// a third version would have to be kept. The pipeline drains where a round ends: averaging, evaluation and commits need stages that agree.
 //
 // Free links, updates as long as a forward:
 //
@@ -22,12 +22,13 @@ import (
 //	batch time 36, bubble 16.7%
 func pipeDream2BW(r Request) (Plan, string) {
 	group := updateGroup(r)
-	plan := updating(r, group, func(_, m int) int { return max(0, m/group-1) })
-	if group == r.MicroBatches {
+	plan := updating(r, leastWarmups(r), group, func(_, m int) int { return max(0, m/group-1) })
+	if group == r.MicroBatches && r.across() == 1 {
 		return plan, fmt.Sprintf("one update in a batch, as 1f1b: %s are one group of at least %d, use %d or more that divide by %d for more updates",
 			words.Count(r.MicroBatches, "micro-batch"), r.Devices, 2*r.Devices, r.Devices)
 	}
-	return plan, fmt.Sprintf("an update every %d micro-batches, without a drain: two versions of the weights, gradients one update late", group)
+	return plan, fmt.Sprintf("an update every %s: two versions of the weights, gradients one update late", words.Count(group, "micro-batch")) +
+		acrossReason(r)
 }
 
 // updateGroup is the smallest divisor of M that is K or more, M where there is none.

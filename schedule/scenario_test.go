@@ -79,6 +79,9 @@ func generateScenario(t *testing.T, d *datadriven.TestData) (string, error) {
 	if d.HasArg("chunks") {
 		d.ScanArgs(t, "chunks", &r.Chunks)
 	}
+	if d.HasArg("round-batches") {
+		d.ScanArgs(t, "round-batches", &r.RoundBatches)
+	}
 	if d.HasArg("forward") {
 		r.Costs = costsArg(t, d, r.Devices)
 	}

@@ -14,10 +14,12 @@ import (
 type Load struct {
 	// Pipelines is how many pipelines run the plan at once on the same devices; 0 is 1.
 	Pipelines int
-	// Batches is how many each pipeline runs, one after the other; 0 is 1.
+	// Batches is how many each pipeline runs, one after the other; 0 is 1, or as many as the plan runs on across, of which it is a multiple.
 	Batches int
+	// MicroBatches is how many a batch has, for a plan that runs on across batches (see Plan.Batches); 0 is all that the plan has.
+	MicroBatches int
 	// AverageEvery is how many batches lie between two averagings of a pipeline with the center, each of which takes
-	// Costs.Average on each stage; 0 is none.
+	// Costs.Average on each stage, a multiple of those that the plan runs on across; 0 is none.
 	AverageEvery int
 	// AwaitRound has each stage average only when it has come to it in all pipelines, and then one pipeline after the other, as
 	// averaging.pull: new does. Else a pipeline waits for no other.
@@ -63,6 +65,9 @@ func (l Load) Validate(plan Plan) error {
 			return fmt.Errorf("load: %s is %d; want 0 to %d", count.name, count.value, 1<<20)
 		}
 	}
+	if l.MicroBatches < 0 {
+		return fmt.Errorf("load: micro-batches is %d; want those of a batch, or 0 for all that the plan has", l.MicroBatches)
+	}
 	for d, of := range l.Shares {
 		if len(l.Shares) != len(plan) || of < 0 || of >= len(plan) || l.Shares[of] != of {
 			return fmt.Errorf("load: device %d of %d shares the time of %d in %v; want one for each, that keeps its own", d, len(plan), of, l.Shares)
@@ -73,6 +78,9 @@ func (l Load) Validate(plan Plan) error {
 	}
 	if l.ExchangeNorm && plan.Updates() > 0 {
 		return errors.New("load: the plan takes optimizer steps inside of the batch, where no stage waits for the norm of the others; want no norm exchanged, or a plan without updates")
+	}
+	if err := l.checkAcross(plan); err != nil {
+		return err
 	}
 	l = l.withDefaults()
 	if l.Pipelines > math.MaxInt32/4/max(1, len(plan)) || l.Pipelines*l.Batches > maxRuns/max(1, plan.Ops()) {
@@ -87,8 +95,8 @@ type Span struct{ Start, End float64 }
 // Result is what a simulation finds. Times are in the unit of Costs.
 type Result struct {
 	Makespan float64 // from the first start to the last end: the time of one batch, or of all
-	// Period is the time from the end of a batch to the end of the next, while all pipelines run. With
-	// one batch it is Makespan.
+	// Period is the time from the end of a batch to the end of the next, while all pipelines run: the mean over those that a plan runs on
+	// across. With one run of the plan it is the share of a batch in Makespan.
 	Period   float64
 	Busy     []float64 // per device: time in which it computes, steps and averages included
 	Bubble   float64   // the share of all devices' time in which nothing runs, 0..1
@@ -128,7 +136,7 @@ func Simulate(plan Plan, costs Costs) (Result, error) {
 // fills runs them first come, first served: the op that was ready first, of equals that of the lower pipeline, as
 // the executor of package pipeline does. The work is O(ops log devices).
 func SimulateMany(plan Plan, costs Costs, load Load) (Result, error) {
-	if err := Check(plan, max(1, plan.MicroBatches())); err != nil {
+	if err := Check(plan, max(1, cmp.Or(load.MicroBatches, plan.MicroBatches()))); err != nil {
 		return Result{}, err
 	}
 	for _, err := range []error{costs.Validate(plan.Stages()), costs.validateDevices(len(plan)), load.Validate(plan)} {
@@ -136,12 +144,13 @@ func SimulateMany(plan Plan, costs Costs, load Load) (Result, error) {
 			return Result{}, fmt.Errorf("schedule: simulate: %w", err)
 		}
 	}
-	return simulate(plan, costs, load.withDefaults())
+	return simulate(plan, costs, load)
 }
 
 // simulate runs a plan that Check has passed.
 func simulate(plan Plan, costs Costs, load Load) (Result, error) {
-	e := newEngine(plan, costs, load)
+	across := plan.Batches(load.MicroBatches)
+	e := newEngine(plan, costs, load.runs(across))
 	if err := e.run(); err != nil {
 		return Result{}, &StoppedError{err}
 	}
@@ -150,12 +159,16 @@ func simulate(plan Plan, costs Costs, load Load) (Result, error) {
 			return Result{}, errors.New("schedule: simulate: a plan that passed Check does not end")
 		}
 	}
-	return e.result(), nil
+	r := e.result()
+	r.load = load.withDefaults()
+	r.load.Batches = e.load.Batches * across
+	r.Period /= float64(across)
+	return r, nil
 }
 
 func (e *engine) result() Result {
 	r := Result{
-		Busy: make([]float64, len(e.plan)), InFlight: InFlight(e.plan), Memory: e.memory.result(), Events: e.events, load: e.load,
+		Busy: make([]float64, len(e.plan)), InFlight: InFlight(e.plan), Memory: e.memory.result(), Events: e.events,
 	}
 	if e.load.Record { // to draw it
 		r.plan = e.plan
@@ -217,7 +230,8 @@ func steadyPeriod(ends []float64, load Load) float64 {
 
 // Event is one piece of work of a recorded simulation.
 type Event struct {
-	Device, Pipeline, Batch int
-	Op                      Op // an optimizer step that no Update of the plan takes, and averaging with the center, have Micro -1
+	Device, Pipeline int
+	Batch            int // or, of a plan that runs on across several, the run of the plan
+	Op                                    Op // an optimizer step that no Update of the plan takes, and averaging with the center, have Micro -1
 	Span
 }

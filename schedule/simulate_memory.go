@@ -40,8 +40,12 @@ func Bytes(name string, r Request, load Load) int64 {
 	}
 	load = load.withDefaults()
 	stages, runs := float64(r.Devices)*float64(chunks), float64(load.Pipelines)*float64(load.Batches)
-	ops := 3 * stages * float64(r.MicroBatches) // a forward, two halves or a backward and an update
-	bytes := opBytes*ops + processBytes*stages*float64(load.Pipelines) + endBytes*runs
+	ops := 3 * stages * float64(r.MicroBatches) // of a batch: a forward, two halves or a backward and an update
+	made := ops
+	if s, err := find(name); err == nil && s.steps == insideBatch {
+		made *= float64(r.across())
+	}
+	bytes := opBytes*made + processBytes*stages*float64(load.Pipelines) + endBytes*runs
 	if load.Record {
 		bytes += eventBytes * ops * runs
 	}
