@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,8 +18,8 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// asynchronous says of a schedule, without a look at its plan, after how many micro-batches stage k of K updates, and which of a
-// batch's versions of its weights the update's micro-batches read.
+// asynchronous says of a schedule, without a look at its plan, after how many micro-batches stage k of K updates, and which of the
+// versions of its weights since pipelines drained the update's micro-batches read.
 var asynchronous = map[string]struct {
 	group func(stages, micros int) int
 	reads func(update, k, stages int) int
@@ -41,18 +42,23 @@ var asynchronous = map[string]struct {
 	},
 }
 
-// asynchronousBatch is run.batch with updates inside of it: micro-batch after micro-batch, each on the weights that it reads.
-func (r *run) asynchronousBatch(t testing.TB, stages []*fake, p int, step uint64, deltas []flat.Host) (loss float64) {
+// asynchronousBatch is run.batch with updates inside of it: micro-batch after micro-batch, each on the weights that it reads, which may be
+// those of a batch before where pipelines run on across batches.
+func (r *run) asynchronousBatch(t testing.TB, s *sequential, p int, step uint64, deltas []flat.Host) (loss float64) {
 	t.Helper()
-	rule := asynchronous[r.schedule]
+	stages, rule := s.fakes[p], asynchronous[r.schedule]
 	size := rule.group(r.stages, r.micros)
-	versions := make([][]flat.Host, r.stages) // by stage
-	for k, f := range stages {
-		versions[k] = append(versions[k], slices.Clone(f.params))
+	if step%uint64(max(r.across, 1)) == 0 { // they have drained
+		s.versions[p] = make([][]flat.Host, r.stages)
+		for k, f := range stages {
+			s.versions[p][k] = []flat.Host{slices.Clone(f.params)}
+		}
 	}
+	versions := s.versions[p]
+	before := len(versions[0]) - 1 // updates since then
 	for update := range r.micros / size {
 		for k, f := range stages {
-			f.params.Copy(versions[k][rule.reads(update, k, r.stages)])
+			f.params.Copy(versions[k][rule.reads(before+update, k, r.stages)])
 		}
 		for m := update * size; m < (update+1)*size; m++ {
 			passes(t, stages, p, stage.Micro{Step: step, Index: m, Weight: 1 / float32(size)})
@@ -63,7 +69,7 @@ func (r *run) asynchronousBatch(t testing.TB, stages []*fake, p int, step uint64
 		}
 		loss += stages[len(stages)-1].loss * share
 		for k, f := range stages {
-			f.params.Copy(versions[k][update])
+			f.params.Copy(versions[k][before+update])
 			h := stage.Hyper{Step: step*uint64(r.micros/size) + uint64(update), LearningRate: rate(step), GradScale: 1}
 			if err := f.Step(h, deltas[k]); err != nil {
 				t.Fatal(err)
@@ -94,6 +100,106 @@ func TestUpdatesInsideOfABatchComputeTheSameBits(t *testing.T) {
 					})
 				}
 			}
+		}
+	}
+}
+
+// TestPlansThatRunOnAcrossBatchesComputeTheSameBits as micro-batch after micro-batch, on the weights that the paper has each read: one drain in so many batches,
+// however many a round has, and as many losses as batches.
+func TestPlansThatRunOnAcrossBatchesComputeTheSameBits(t *testing.T) {
+	for name := range asynchronous {
+		for stages := 1; stages <= 4; stages++ {
+			for _, micros := range []int{1, 2, 5} {
+				for _, across := range []int{2, 5} {
+					for pipelines := 1; pipelines <= 2; pipelines++ {
+						t.Run(fmt.Sprintf("%s_K%d_M%d_S%d_N%d", name, stages, micros, across, pipelines), func(t *testing.T) {
+							t.Parallel()
+							r := &run{
+								schedule: name, stages: stages, pipelines: pipelines, micros: micros, rounds: 2, tau: 10, across: across,
+								jitter: 30 * time.Microsecond,
+							}
+							r.train(t)
+							r.compare(t, r.sequential(t))
+							if len(r.losses) != pipelines*2*10 {
+								t.Errorf("%d steps were reported", len(r.losses))
+							}
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPlansThatRunOnAcrossBatchesOverTCPAndResumedComputeTheSameBits(t *testing.T) {
+	for name := range asynchronous {
+		resumed(t, &run{schedule: name, stages: 3, pipelines: 2, micros: 2, rounds: 9, tau: 4, across: 4, jitter: 30 * time.Microsecond})
+		link := overTCP(t, 3)
+		var nodes []*run
+		for _, local := range [][]int{{0, 2}, {1}} {
+			nodes = append(nodes, &run{
+				schedule: name, stages: 3, pipelines: 2, micros: 2, rounds: 4, tau: 4, across: 4, local: local,
+				change: func(c *Config) { c.Connect = link },
+			})
+		}
+		for i, err := range trainBoth(t, nodes...) {
+			if err != nil {
+				t.Fatalf("node %d: %v", i, err)
+			}
+			nodes[i].compare(t, nodes[i].sequential(t))
+		}
+	}
+}
+
+// TestAPlanThatRunsOnAcrossBatchesFailsWhereItsBatchDoes: the error has the step and the micro-batch of that.
+func TestAPlanThatRunsOnAcrossBatchesFailsWhereItsBatchDoes(t *testing.T) {
+	broken := errors.New("broken")
+	r := &run{schedule: "pipedream", stages: 3, pipelines: 1, micros: 2, rounds: 2, tau: 6, across: 6}
+	r.prepare = func(f *fake, _ int) {
+		f.faults = func(op string, m stage.Micro) error {
+			if f.index == 1 && op == "backward" && m.Step == 9 && m.Index == 1 {
+				return broken
+			}
+			return nil
+		}
+	}
+	err := failing(t, r)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "pipeline 0, stage 1, step 9: B1: broken") {
+		t.Errorf("Run: %v", err)
+	}
+	if len(r.losses) < 6 {
+		t.Errorf("%d steps were reported of a round that ended and one that did not", len(r.losses))
+	}
+}
+
+// TestARoundIsDrained, so a plan is of as many batches as divide it.
+func TestARoundIsDrained(t *testing.T) {
+	r := &run{schedule: "pipedream", stages: 2, pipelines: 1, micros: 2, rounds: 1, tau: 6, across: 4}
+	if _, err := New(r.config(t)); err == nil || !strings.Contains(err.Error(), "the plan runs on across 4 batches, and a round has 6") {
+		t.Errorf("New: %v, want a refusal of rounds that end inside of a plan", err)
+	}
+}
+
+// TestAFeederIsAheadOfWhatAStageHasInFlight: it fills a batch more than the stage has begun and not ended.
+func TestAFeederIsAheadOfWhatAStageHasInFlight(t *testing.T) {
+	for _, c := range []struct {
+		name                                string
+		stages, micros, across, first, last int
+	}{
+		{"1f1b", 4, 2, 8, 2, 2},
+		{"pipedream", 4, 8, 1, 2, 2},
+		{"pipedream", 4, 8, 8, 3, 2},
+		{"pipedream", 4, 1, 8, 5, 2},
+		{"pipedream", 4, 2, 8, 4, 2},
+		{"pipedream-2bw", 4, 2, 8, 3, 2},
+	} {
+		p, _, err := schedule.Generate(c.name, schedule.Request{Devices: c.stages, MicroBatches: c.micros, RoundBatches: c.across})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := c.stages - 1
+		if first, last := feedAhead(p[0], 0, c.micros), feedAhead(p[last], last, c.micros); first != c.first || last != c.last {
+			t.Errorf("%+v: the first stage's is %d batches ahead, the last's %d", c, first, last)
 		}
 	}
 }
@@ -146,21 +252,27 @@ func asyncModel(t *testing.T, stages int) (*model.Model, []stage.Range) {
 	return m, ranges
 }
 
-// trainAsync trains it by a schedule, each stage on a device that open returns, and returns the weights of each stage.
-func trainAsync(t *testing.T, open func() device.Device, stages int, name string) [][]float32 {
+// trainAsync trains it by a schedule that may run on across so many batches, each stage on a device that open returns, and returns the weights
+// of each stage.
+func trainAsync(t *testing.T, open func() device.Device, stages int, name string, across int) [][]float32 {
 	t.Helper()
 	m, ranges := asyncModel(t, stages)
-	method, err := elastic.NewMethod("elastic", elastic.Config{Pipelines: 1})
+	method, err := elastic.NewMethod("elastic", elastic.Config{Pipelines: 1, Tau: across})
 	if err != nil {
 		t.Fatal(err)
 	}
 	weights := make([][]float32, stages)
 	var g *Group
+	grid, _, err := schedule.Generate(name, schedule.Request{Devices: stages, MicroBatches: asyncMicros, RoundBatches: across})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rounds := uint64(asyncSteps / across)
 	c := Config{
-		Plan: plan(t, name, stages, asyncMicros), MicroBatches: asyncMicros, Pipelines: 1, Method: method, FinalRound: asyncSteps,
+		Plan: grid, MicroBatches: asyncMicros, Pipelines: 1, Method: method, FinalRound: rounds,
 		LearningRate: func(uint64) float32 { return asyncRate },
 		Events: Events{
-			OnStarted:  func() { g.Commit(asyncSteps, false) },
+			OnStarted:  func() { g.Commit(rounds, false) },
 			OnSnapshot: func(s *Snapshot) { weights[s.Stage] = slices.Clone(s.Center) },
 		},
 	}
@@ -187,7 +299,7 @@ func trainAsync(t *testing.T, open func() device.Device, stages int, name string
 	return weights
 }
 
-// remembering is a stage with all versions that its weights had in a batch.
+// remembering is a stage with all versions that its weights had since the pipeline drained.
 type remembering struct {
 	*stage.Computed
 	versions [][]float32
@@ -200,7 +312,7 @@ func (s *remembering) remember() {
 }
 
 // sequentialAsync computes what trainAsync must: it goes back to the weights that a micro-batch reads for its passes.
-func sequentialAsync(t *testing.T, stages int, name string) (weights [][]float32) {
+func sequentialAsync(t *testing.T, stages int, name string, across int) (weights [][]float32) {
 	t.Helper()
 	m, ranges := asyncModel(t, stages)
 	rule, all := asynchronous[name], make([]*remembering, stages)
@@ -216,19 +328,22 @@ func sequentialAsync(t *testing.T, stages int, name string) (weights [][]float32
 	size := rule.group(stages, asyncMicros)
 	updates := asyncMicros / size
 	for step := range uint64(asyncSteps) {
-		for _, s := range all {
-			s.versions = nil
-			s.remember()
+		if step%uint64(across) == 0 {
+			for _, s := range all {
+				s.versions = nil
+				s.remember()
+			}
 		}
+		before := len(all[0].versions) - 1
 		for update := range updates {
 			for k, s := range all {
-				s.Parameters().Write(s.versions[rule.reads(update, k, stages)], 0)
+				s.Parameters().Write(s.versions[rule.reads(before+update, k, stages)], 0)
 			}
 			for m := update * size; m < (update+1)*size; m++ {
 				passes(t, all, 0, stage.Micro{Step: step, Index: m, Weight: 1 / float32(size)})
 			}
 			for _, s := range all {
-				s.Parameters().Write(s.versions[update], 0)
+				s.Parameters().Write(s.versions[before+update], 0)
 				h := stage.Hyper{Step: step*uint64(updates) + uint64(update), LearningRate: asyncRate, GradScale: 1}
 				if err := s.Step(h, nil); err != nil {
 					t.Fatal(err)
@@ -239,7 +354,7 @@ func sequentialAsync(t *testing.T, stages int, name string) (weights [][]float32
 		}
 	}
 	for _, s := range all {
-		weights = append(weights, s.versions[updates])
+		weights = append(weights, s.versions[len(s.versions)-1])
 	}
 	return weights
 }
@@ -247,18 +362,25 @@ func sequentialAsync(t *testing.T, stages int, name string) (weights [][]float32
 func TestGradientsHaveTheDelayOfTheirSchedule(t *testing.T) {
 	for name := range asynchronous {
 		for stages := 1; stages <= 4; stages++ {
-			found, want := trainAsync(t, onHost, stages, name), sequentialAsync(t, stages, name)
-			late := trainAsync(t, queued, stages, name)
-			for k := range want {
-				if !slices.Equal(found[k], want[k]) {
-					t.Errorf("%s, K=%d: the weights of stage %d differ from those of a run that goes back to old weights", name, stages, k)
+			var drained [][]float32
+			for _, across := range []int{1, asyncSteps} {
+				found, want := trainAsync(t, onHost, stages, name, across), sequentialAsync(t, stages, name, across)
+				late := trainAsync(t, queued, stages, name, across)
+				for k := range want {
+					if !slices.Equal(found[k], want[k]) {
+						t.Errorf("%s, K=%d, S=%d: the weights of stage %d differ from those of a run that goes back to old weights", name, stages, across, k)
+					}
+					if !slices.Equal(late[k], want[k]) {
+						t.Errorf("%s, K=%d, S=%d: the weights of stage %d differ on a device with a queue", name, stages, across, k)
+					}
 				}
-				if !slices.Equal(late[k], want[k]) {
-					t.Errorf("%s, K=%d: the weights of stage %d differ on a device with a queue", name, stages, k)
+				if stages > 1 && slices.Equal(found[0], trainAsync(t, onHost, stages, "1f1b", 1)[0]) {
+					t.Errorf("%s, K=%d, S=%d: the weights are those of a plan without updates", name, stages, across)
 				}
-			}
-			if stages > 1 && slices.Equal(found[0], trainAsync(t, onHost, stages, "1f1b")[0]) {
-				t.Errorf("%s, K=%d: the weights are those of a plan without updates", name, stages)
+				if across > 1 && stages > 1 && slices.Equal(found[0], drained[0]) {
+					t.Errorf("%s, K=%d: the weights are those of a plan that drains after each batch", name, stages)
+				}
+				drained = found
 			}
 		}
 	}

@@ -236,7 +236,7 @@ func resumed(t *testing.T, r *run) {
 
 	again := &run{
 		schedule: r.schedule, stages: r.stages, pipelines: r.pipelines, micros: r.micros, rounds: r.rounds, clip: r.clip,
-		tied: r.tied, by: r.by, tau: r.tau, jitter: r.jitter,
+		tied: r.tied, by: r.by, tau: r.tau, across: r.across, jitter: r.jitter,
 	}
 	again.change = func(c *Config) {
 		c.StartRound = at

@@ -40,7 +40,7 @@ func (g *Group) buildDevice(ctx context.Context, d *localDevice) error {
 		for _, st := range d.stages {
 			runners[st.config.Index] = st.runners[p]
 		}
-		w := &dispatcher{cells: cellsOf(g.config.Plan[d.row], runners), executor: d.executor, queue: d.executor.queueOf(p), trace: g.config.Events.Trace}
+		w := &dispatcher{cells: cellsOf(g.config.Plan[d.row], runners, g.config.MicroBatches), executor: d.executor, queue: d.executor.queueOf(p), trace: g.config.Events.Trace}
 		for _, l := range runners {
 			l.dispatcher = w
 		}
@@ -110,12 +110,12 @@ func (g *Group) buildShard(st *localStage) error {
 }
 
 func (g *Group) newRunner(st *localStage, p int, s stage.Stage) *runner {
-	row := g.config.Plan[g.placement[st.config.Index]]
+	row, across := g.config.Plan[g.placement[st.config.Index]], g.config.across()
 	r := &runner{
 		stageID: g.stageID(st, p), config: &g.config, gate: g.gate, shard: st.shard, stage: s, shape: s.Shape(), ties: tiesOf(s),
 		outputs: newHanded(s.Buffers().Outputs), gradients: newHanded(s.Buffers().Gradients),
-		groups: groupsOf(row, st.config.Index, g.config.MicroBatches), start: g.config.StartRound * g.config.tau(), fresh: st.snaps.fresh[p],
-		updates: g.config.Plan.Updates(), done: make(chan error, 1),
+		groups: groupsOf(row, st.config.Index, across*g.config.MicroBatches), start: g.config.StartRound * g.config.tau(), fresh: st.snaps.fresh[p],
+		across: across, updates: g.config.Plan.Updates(), done: make(chan outcome, across),
 	}
 	r.handover = newHandover(st.shard, p, s, func() uint64 { return r.step })
 	return r
@@ -127,12 +127,13 @@ func (g *Group) newFeeder(st *localStage, p int, s stage.Stage) *feeder {
 	if !id.first() && !id.last() {
 		return nil
 	}
+	ahead := feedAhead(g.config.Plan[g.placement[st.config.Index]], st.config.Index, g.config.MicroBatches)
 	f := &feeder{
 		stageID: id, source: st.config.Source(p), micros: g.config.MicroBatches, gate: g.gate,
 		start: g.config.StartRound * g.config.tau(), inputs: s.Shape().InputBytes, labels: s.Shape().LabelBytes,
-		credits: make(chan struct{}, feedAhead),
+		credits: make(chan struct{}, ahead),
 	}
-	for range feedAhead {
+	for range ahead {
 		f.next()
 	}
 	return f

@@ -19,7 +19,8 @@ import (
 type Config struct {
 	// Generation of the job's placement: frames of another one are refused.
 	Generation uint64
-	// Plan is the order of work of one batch. It must pass schedule.Check; New checks it again.
+	// Plan is the order of work of one batch, or of several batches of a round that it runs on across (schedule.Plan.Batches), and so is run as
+	// often as a round has room for it. It must pass schedule.Check; New checks it again.
 	Plan schedule.Plan
 	// MicroBatches in a batch, M. All have the same size.
 	MicroBatches int
@@ -154,7 +155,13 @@ func (c *Config) Validate() error {
 		return err
 	}
 	stages := c.Plan.Stages()
+	across := c.across()
 	switch {
+	case c.Method.Config().Tau%across != 0:
+		return fmt.Errorf("the plan runs on across %d batches, and a round has %d: stages agree after them alone; use a plan of as many batches as divide a round",
+			across, c.Method.Config().Tau)
+	case c.Plan.Updates()%across != 0:
+		return fmt.Errorf("the plan takes %d optimizer steps in %d batches: want as many in each", c.Plan.Updates(), across)
 	case c.Method.Config().Pipelines != c.Pipelines:
 		return fmt.Errorf("averaging is made for %d pipelines, the group has %d", c.Method.Config().Pipelines, c.Pipelines)
 	case !(c.ClipNorm >= 0): // also refuses NaN
@@ -196,6 +203,9 @@ func (c *Config) Validate() error {
 
 // tau is the batches in a round.
 func (c *Config) tau() uint64 { return uint64(c.Method.Config().Tau) }
+
+// across is how many batches the plan runs on across.
+func (c *Config) across() int { return c.Plan.Batches(c.MicroBatches) }
 
 // groups are all groups of pipelines.
 func (c *Config) groups() [][]int {

@@ -11,10 +11,10 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 )
 
-// dispatcher runs one pipeline's ops on one device, a row of the plan, batch after batch and in the plan's order. A row has an
-// runner for each of its stages. An op starts when its stage has begun the batch and the op's input has arrived. After a stage's
-// last op of a batch its runner does the rest (the norm, the optimizer, the round) while other stages of the row go on; the next
-// batch's first op may run while another stage still waits for its round.
+// dispatcher runs one pipeline's ops on one device, a row of the plan, again and again and in the plan's order. A row has an
+// runner for each of its stages. An op starts when its stage has begun the plan and the op's input has arrived. After a stage's
+// last op of the plan its runner does the rest (the norm, the optimizer, the round) while other stages of the row go on; the
+// first op after that may run while another stage still waits for its round.
 //
 // The goroutine that brings the last input of the next op dispatches it: arrived, called by a link, checks whether all inputs are
 // there and then queues the dispatcher on the executor; run, on the executor, computes one op, sends its result and queues the
@@ -37,23 +37,37 @@ type dispatcher struct {
 type cell struct {
 	schedule.Op
 	runner *runner
-	last   bool // of the stage's ops in a batch
+	batch  int  // of those that the plan runs on across, 0-based
+	index  int  // of the micro-batch, in its batch
+	ends   bool // the batch: it is the last of its ops on the stage
+	last   bool // of the stage's ops in the plan
 	final  bool // the last backward, or weight half, of the stage before an optimizer step
-	// Of an update: which one of the batch, 0-based, and the older versions of the weights that passes after it still read.
+	// Of an update: which one of the plan, 0-based, and the older versions of the weights that passes after it still read.
 	update int
 	stash  []int
 }
 
-// cellsOf prepares a row of the plan. runners are by stage.
-func cellsOf(row []schedule.Op, runners map[int]*runner) []cell {
+// name is the op as its batch calls it.
+func (c *cell) name() string {
+	op := c.Op
+	op.Micro = c.index
+	return op.String()
+}
+
+// cellsOf prepares a row of the plan, with so many micro-batches in a batch. runners are by stage.
+func cellsOf(row []schedule.Op, runners map[int]*runner, micros int) []cell {
 	cells := make([]cell, len(row))
 	last := map[int]int{}
+	ends := map[[2]int]int{} // by stage and batch
 	for i, op := range row {
-		cells[i] = cell{Op: op, runner: runners[op.Stage]}
-		last[op.Stage] = i
+		cells[i] = cell{Op: op, runner: runners[op.Stage], batch: op.Micro / micros, index: op.Micro % micros}
+		last[op.Stage], ends[[2]int{op.Stage, cells[i].batch}] = i, i
 	}
 	for _, i := range last {
 		cells[i].last = true
+	}
+	for _, i := range ends {
+		cells[i].ends = true
 	}
 	for s := range runners {
 		stashes(cells, s)
@@ -131,9 +145,9 @@ func (d *dispatcher) advance() bool {
 	if !c.runner.active {
 		return false
 	}
-	ok, err := c.runner.gather(c.Kind)
+	ok, err := c.runner.gather(c)
 	if err != nil {
-		c.runner.finish(c.runner.fault(c.runner.step, c.String(), err))
+		c.runner.finish(c, c.runner.fault(c.runner.stepOf(c), c.name(), err))
 		return false
 	}
 	if ok {
@@ -151,7 +165,7 @@ func (d *dispatcher) run() {
 		d.mu.Unlock()
 		return
 	}
-	o := issued{cell: c, inFlight: r.claim(c.Op), step: r.step, ready: d.ready}
+	o := issued{cell: c, inFlight: r.claim(c.Op), step: r.stepOf(c), ready: d.ready}
 	r.active = !c.last
 	d.mu.Unlock()
 
@@ -198,11 +212,11 @@ func (d *dispatcher) end(o issued, err error) {
 	ready := max(o.ready, since)
 	r.emit(&o, since, ready, max(o.start, ready), now)
 	if err = r.leave(&o, err); err != nil {
-		err = r.fault(o.step, o.String(), err)
+		err = r.fault(o.step, o.name(), err)
 	}
-	if err != nil || o.last {
+	if err != nil || o.ends {
 		d.mu.Lock()
-		r.finish(err)
+		r.finish(o.cell, err)
 		d.mu.Unlock()
 	}
 }
@@ -213,7 +227,7 @@ func (d *dispatcher) drop(err error) {
 	defer d.mu.Unlock()
 	d.queued = false
 	c := &d.cells[d.next]
-	c.runner.finish(c.runner.fault(c.runner.step, c.String(), err))
+	c.runner.finish(c, c.runner.fault(c.runner.stepOf(c), c.name(), err))
 }
 
 // groupsOf are the micro-batches whose gradients an optimizer step takes together: the last of each group, ascending.

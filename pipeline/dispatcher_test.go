@@ -15,7 +15,7 @@ func TestFinalOpsAreTheLastBeforeAStep(t *testing.T) {
 			for _, op := range row {
 				runners[op.Stage] = nil
 			}
-			cells := cellsOf(row, runners)
+			cells := cellsOf(row, runners, modelMicros)
 			for stage := range runners {
 				final, steps := 0, 0
 				for i, c := range cells {

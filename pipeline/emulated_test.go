@@ -41,7 +41,7 @@ func TestDictatedTimesChangeNoBits(t *testing.T) {
 		if _, updates := asynchronous[name]; updates {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				got, want := trainAsync(t, dictated(t), 3, name), trainAsync(t, onProcessor(t), 3, name)
+				got, want := trainAsync(t, dictated(t), 3, name, asyncSteps), trainAsync(t, onProcessor(t), 3, name, asyncSteps)
 				if !slices.EqualFunc(got, want, slices.Equal) {
 					t.Errorf("weights\n%v, want\n%v", got, want)
 				}

@@ -28,7 +28,7 @@ type fake struct {
 	predicted     flat.Host         // what passes read; nil: the parameters
 	newest        int               // what the weights are called
 	stash         map[int]flat.Host // older versions
-	inFlight      map[int]fakeInFlight
+	inFlight      map[microKey]fakeInFlight
 	loss          float64
 	jitter        time.Duration // the longest sleep in an op, to shake the order of events
 	delay         time.Duration // of every op
@@ -36,6 +36,14 @@ type fake struct {
 	busy          *atomic.Int32 // of the device: at most one caller at a time
 	closed        bool
 }
+
+// microKey names a micro-batch.
+type microKey struct {
+	step  uint64
+	index int
+}
+
+func keyOf(m stage.Micro) microKey { return microKey{m.Step, m.Index} }
 
 type fakeInFlight struct {
 	in, out []float32
@@ -49,7 +57,7 @@ func newFake(index, stages int) *fake {
 	n := 5 + 2*index
 	f := &fake{
 		index: index, stages: stages, params: flat.NewHost(n), grads: flat.NewHost(n), momentum: flat.NewHost(n),
-		stash: map[int]flat.Host{}, inFlight: map[int]fakeInFlight{}, busy: new(atomic.Int32),
+		stash: map[int]flat.Host{}, inFlight: map[microKey]fakeInFlight{}, busy: new(atomic.Int32),
 	}
 	rng := rand.New(rand.NewPCG(uint64(index), 7))
 	for i := range f.params {
@@ -107,7 +115,7 @@ func (f *fake) Forward(m stage.Micro, input stage.Boundary, labels []byte, outpu
 	if err != nil {
 		return err
 	}
-	if _, ok := f.inFlight[m.Index]; ok || f.slots > 0 && len(f.inFlight) == f.slots {
+	if _, ok := f.inFlight[keyOf(m)]; ok || f.slots > 0 && len(f.inFlight) == f.slots {
 		return fmt.Errorf("micro-batch %d on stage %d: in flight already, or %d slots are taken", m.Index, f.index, len(f.inFlight))
 	}
 	params, err := f.version(m.Version)
@@ -125,7 +133,7 @@ func (f *fake) Forward(m stage.Micro, input stage.Boundary, labels []byte, outpu
 	} else {
 		encode(output.Host, out)
 	}
-	f.inFlight[m.Index] = fakeInFlight{in: in, out: out, input: input.Host, sum: digest(input.Host)}
+	f.inFlight[keyOf(m)] = fakeInFlight{in: in, out: out, input: input.Host, sum: digest(input.Host)}
 	return nil
 }
 
@@ -149,7 +157,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput stage.Bo
 	if err != nil {
 		return err
 	}
-	p, ok := f.inFlight[m.Index]
+	p, ok := f.inFlight[keyOf(m)]
 	if !ok {
 		return fmt.Errorf("micro-batch %d on stage %d is not in flight", m.Index, f.index)
 	}
@@ -169,7 +177,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput stage.Bo
 		for i, d := range dout {
 			p.din[i] = float32(d*params[(i+2)%len(params)]) + p.in[i]*0.1
 		}
-		f.inFlight[m.Index] = p
+		f.inFlight[keyOf(m)] = p
 		if !f.first() {
 			encode(dinput.Host, p.din)
 		}
@@ -178,7 +186,7 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput stage.Bo
 		for i, d := range dout {
 			f.grads[i%len(f.grads)] += float32(m.Weight*d) * (p.in[i] + p.din[i])
 		}
-		delete(f.inFlight, m.Index)
+		delete(f.inFlight, keyOf(m))
 	}
 	return nil
 }

@@ -5,10 +5,25 @@ import (
 	"fmt"
 
 	"github.com/avgpipe/avgpipe/internal/wire"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
-// feedAhead is how many batches a feeder may have filled beyond those that are used up: one in use, one in advance.
-const feedAhead = 2
+// feedAhead is how many batches a feeder of a stage may have filled beyond those that are used up: those in use at once, of which a plan that
+// runs on across batches has several, and one in advance.
+func feedAhead(row []schedule.Op, stage, micros int) int {
+	most, begun, ended := 1, 0, 0
+	for _, op := range row {
+		switch batch := op.Micro / micros; {
+		case op.Stage != stage:
+		case op.Kind == schedule.Forward:
+			begun = max(begun, batch+1)
+			most = max(most, begun-ended)
+		case op.Kind == schedule.Update && op.Micro%micros == micros-1:
+			ended = batch + 1
+		}
+	}
+	return most + 1
+}
 
 // feeder fills the data of one pipeline ahead of its first or last stage, or of both when they are one. To the stage it is a link
 // like any other, so that waiting for data is waiting upstream. It is woken once a batch, not for each micro-batch.
@@ -20,7 +35,7 @@ type feeder struct {
 	start          uint64
 	input, targets wire.End      // where inputs and labels go; nil when the stage takes none
 	inputs, labels int           // bytes
-	credits        chan struct{} // one for each batch that may be filled; capacity feedAhead
+	credits        chan struct{} // one for each batch that may be filled; its capacity is feedAhead
 }
 
 // run fills until training ends.

@@ -28,6 +28,7 @@ type run struct {
 	precision                 elastic.Precision // of messages between groups; "": f32
 	groups                    int               // with a precision, how many there are
 	tau                       int
+	across                    int // batches of a round that a plan with updates runs on across; 0: 1
 	clip                      float64
 	tied                      int
 	rounds                    uint64
@@ -85,7 +86,11 @@ func (r *run) config(t testing.TB) Config {
 func (r *run) plan(t testing.TB) schedule.Plan {
 	t.Helper()
 	if r.grid == "" {
-		return plan(t, r.schedule, r.stages, r.micros)
+		p, _, err := schedule.Generate(r.schedule, schedule.Request{Devices: r.stages, MicroBatches: r.micros, RoundBatches: r.across})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
 	}
 	p, err := schedule.Parse(r.grid)
 	if err != nil {
@@ -199,11 +204,13 @@ type sequential struct {
 	updates []uint64             // by stage: that optimizers have taken
 	lost    map[[2]int]flat.Host // by pipeline and stage: what rounding has left out of messages
 	losses  map[[2]uint64]float64
+	// versions are, by pipeline and stage, all that its weights have been since pipelines drained, with updates inside of batches.
+	versions [][][]flat.Host
 }
 
 func (r *run) sequential(t testing.TB) *sequential {
 	t.Helper()
-	s := &sequential{losses: map[[2]uint64]float64{}, lost: map[[2]int]flat.Host{}}
+	s := &sequential{losses: map[[2]uint64]float64{}, lost: map[[2]int]flat.Host{}, versions: make([][][]flat.Host, r.pipelines)}
 	for range r.pipelines {
 		var stages []*fake
 		for k := range r.stages {
@@ -239,7 +246,7 @@ func (r *run) sequential(t testing.TB) *sequential {
 				deltas[p] = append(deltas[p], flat.NewHost(len(f.params)))
 			}
 			for step := (round - 1) * tau; step < round*tau; step++ {
-				s.losses[[2]uint64{uint64(p), step}] = r.batch(t, stages, p, step, deltas[p])
+				s.losses[[2]uint64{uint64(p), step}] = r.batch(t, s, p, step, deltas[p])
 			}
 		}
 		for k := range r.stages {
@@ -249,10 +256,11 @@ func (r *run) sequential(t testing.TB) *sequential {
 	return s
 }
 
-func (r *run) batch(t testing.TB, stages []*fake, p int, step uint64, deltas []flat.Host) float64 {
+func (r *run) batch(t testing.TB, s *sequential, p int, step uint64, deltas []flat.Host) float64 {
 	t.Helper()
+	stages := s.fakes[p]
 	if _, async := asynchronous[r.schedule]; async {
-		return r.asynchronousBatch(t, stages, p, step, deltas)
+		return r.asynchronousBatch(t, s, p, step, deltas)
 	}
 	r.gradients(t, stages, p, step)
 	return r.updateAll(stages, step, step, deltas)

@@ -192,7 +192,8 @@ func (w *wiring) connectTies(ctx context.Context, group *errgroup.Group, p int) 
 func (w *wiring) connectSources(group *errgroup.Group, p int) {
 	last := w.stages - 1
 	spec := func(k, bytes int) wire.Spec {
-		return wire.Spec{Generation: w.config.Generation, Depth: feedAhead * w.config.MicroBatches, MaxBytes: max(bytes, 1), Memory: w.memory(k)}
+		ahead := feedAhead(w.config.Plan[w.device[k]], k, w.config.MicroBatches)
+		return wire.Spec{Generation: w.config.Generation, Depth: ahead * w.config.MicroBatches, MaxBytes: max(bytes, 1), Memory: w.memory(k)}
 	}
 	if st := w.local[0]; st != nil {
 		group.Go(func() error {

@@ -95,41 +95,63 @@ func (p *inFlight) release() {
 	p.grad.Release()
 }
 
-// runOps runs all ops of a step and returns when the last has ended.
-func (r *runner) runOps(ctx context.Context, step uint64) error {
+// outcome is what came of a batch: its loss, on the last stage, or why it failed.
+type outcome struct {
+	loss float64
+	err  error
+}
+
+// begin has the ops of the plan run, from a step on. Each of its batches has an outcome.
+func (r *runner) begin(step uint64) {
 	d := r.dispatcher
 	d.mu.Lock()
 	r.active, r.awaited, r.begun, r.labels = true, true, trace.Now(), r.labels[:0]
-	r.step, r.forward, r.loss = step, 0, 0
+	r.step, r.forward = step, 0
+	clear(r.losses)
 	d.unlockAndAdvance()
+}
+
+// await returns when the next batch has ended.
+func (r *runner) await(ctx context.Context) (loss float64, err error) {
 	select {
-	case err := <-r.done:
-		return err
+	case o := <-r.done:
+		return o.loss, o.err
 	case <-ctx.Done():
+		d := r.dispatcher
 		d.mu.Lock()
 		r.active, r.awaited = false, false
 		d.mu.Unlock()
-		return context.Cause(ctx)
+		return 0, context.Cause(ctx)
 	}
 }
 
-// finish ends the batch. The caller holds the dispatcher's mu.
-func (r *runner) finish(err error) {
-	if r.awaited {
-		r.active, r.awaited = false, false
-		r.done <- err
+// stepOf is the step whose batch an op is of.
+func (r *runner) stepOf(c *cell) uint64 { return r.step + uint64(c.batch) } //nolint:gosec // counts from 0
+
+// finish ends a batch with its last op, or all with an error. The caller holds the dispatcher's mu.
+func (r *runner) finish(c *cell, err error) {
+	if !r.awaited {
+		return
 	}
+	if err != nil || c.last {
+		r.active, r.awaited = false, false
+	}
+	o := outcome{err: err}
+	if err == nil {
+		o.loss = r.losses[c.batch]
+	}
+	r.done <- o
 }
 
 // gather takes what an op needs from the links. False: not all is there yet. The caller holds the dispatcher's mu.
-func (r *runner) gather(kind schedule.Kind) (bool, error) {
-	switch kind {
+func (r *runner) gather(c *cell) (bool, error) {
+	switch c.Kind {
 	case schedule.Forward:
 		ok, err := fetch(r.up, &r.input)
 		if !ok || r.targets == nil {
 			return ok, err
 		}
-		return r.gatherLabels()
+		return r.gatherLabels(c.batch)
 	case schedule.Backward, schedule.BackwardInput:
 		if !r.last() {
 			return fetch(r.down, &r.grad)
@@ -151,22 +173,28 @@ func fetch(e wire.End, slot *wire.Frame) (bool, error) {
 	return ok, err
 }
 
-// gatherLabels takes the labels of all micro-batches, before the first forward. Then the weights are the shares of the targets
-// that count, so the loss and its gradient are those of the batch (or of each optimizer step in it) as a whole, however it
-// is cut.
-func (r *runner) gatherLabels() (bool, error) {
-	if len(r.labels) == r.config.MicroBatches {
+// gatherLabels takes the labels of all micro-batches of a batch, before its first forward. Then the weights are the shares of the
+// targets that count, so the loss and its gradient are those of the batch (or of each optimizer step in it) as a whole, however
+// it is cut.
+func (r *runner) gatherLabels(batch int) (bool, error) {
+	first := batch * r.config.MicroBatches
+	all := first + r.config.MicroBatches
+	if len(r.labels) >= all {
 		return true, nil
 	}
-	for len(r.labels) < r.config.MicroBatches {
+	for len(r.labels) < all {
 		f, ok, err := r.targets.TryReceive()
 		if !ok {
 			return false, err
 		}
 		r.labels = append(r.labels, f)
 	}
-	from, all := 0, 0
-	for _, to := range r.groups {
+	from, counted := first, 0
+	at, _ := slices.BinarySearch(r.groups, first)
+	for _, to := range r.groups[at:] {
+		if from == all {
+			break
+		}
 		total := 0
 		for i := from; i <= to; i++ {
 			count := stage.CountTargets(r.labels[i].Payload)
@@ -176,10 +204,10 @@ func (r *runner) gatherLabels() (bool, error) {
 		for i := from; i <= to; i++ {
 			r.weights[i] = float32(r.shares[i] / float64(max(total, 1)))
 		}
-		from, all = to+1, all+total
+		from, counted = to+1, counted+total
 	}
-	for i := range r.shares {
-		r.shares[i] /= float64(max(all, 1))
+	for i := first; i < all; i++ {
+		r.shares[i] /= float64(max(counted, 1))
 	}
 	return true, nil
 }
@@ -201,7 +229,7 @@ func (r *runner) claim(op schedule.Op) *inFlight {
 
 // emit says what passed between the op before, at since, and this one, whose input was there at ready and which ran from start to end.
 func (r *runner) emit(o *issued, since, ready, start, end time.Duration) {
-	e := r.span(trace.WaitUpstream, o.step, o.Micro)
+	e := r.span(trace.WaitUpstream, o.step, o.index)
 	if e.Work = o.Kind; o.Kind != schedule.Forward {
 		e.Kind = trace.WaitDownstream
 	}
@@ -218,12 +246,15 @@ func (r *runner) emit(o *issued, since, ready, start, end time.Duration) {
 
 // compute hands an op to the device.
 func (r *runner) compute(o *issued) (err error) {
-	m := stage.Micro{Step: r.step, Index: o.Micro, Weight: r.weights[o.Micro], Version: o.version, Last: o.final}
+	m := stage.Micro{Step: o.step, Index: o.index, Weight: r.weights[o.Micro], Version: o.version, Last: o.final}
 	switch o.Kind {
 	case schedule.Forward:
+		if r.last() {
+			r.forward += r.shares[o.Micro]
+		}
 		o.link, o.made, err = r.runForward(m, o.inFlight)
 	case schedule.Update:
-		err = r.updateInside(o.cell)
+		err = r.updateInside(o)
 	case schedule.Backward, schedule.BackwardInput, schedule.BackwardWeight:
 		o.link, o.made, err = r.runBackward(o.Kind, m, o.inFlight)
 	}
@@ -253,7 +284,6 @@ func (r *runner) runForward(m stage.Micro, p *inFlight) (link wire.End, out wire
 		if err := r.expect(p.labels, wire.Activation, r.index-1, m, r.shape.LabelBytes); err != nil {
 			return nil, out, err
 		}
-		r.forward += r.shares[m.Index]
 		return nil, out, r.stage.Forward(m, boundary(p.input), p.labels.Payload, stage.Boundary{})
 	}
 	out, err = r.outputs.frame(r.down, r.header(wire.Activation, r.index, r.index+1, m.Step, m.Index), r.shape.OutputBytes)

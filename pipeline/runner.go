@@ -31,27 +31,28 @@ type runner struct {
 	ties       []tie
 	outputs    *handed // nil where they go through host memory, as do the gradients of inputs
 	gradients  *handed
-	groups     []int      // the last micro-batch of each optimizer step, ascending
-	updates    int        // optimizer steps that the plan itself takes in a batch; 0: the runner takes one after it
-	start      uint64     // the first step
-	fresh      uint64     // the step at which the optimizer's state was zero
-	done       chan error // one result for each batch that began; capacity 1
+	groups     []int        // the last micro-batch of each optimizer step, ascending
+	across     int          // batches that the plan runs on across
+	updates    int          // optimizer steps that the plan itself takes in all of them; 0: the runner takes one after the batch
+	start      uint64       // the first step
+	fresh      uint64       // the step at which the optimizer's state was zero
+	done       chan outcome // of each batch of the plan that began; it has room for all
 
 	// The dispatcher's mu guards these.
-	active  bool          // ops of a batch are to be given to the device
-	awaited bool          // the batch's result is
+	active  bool          // ops of the plan are to be given to the device
+	awaited bool          // outcomes of its batches are
 	begun   time.Duration // when it began
 	input   wire.Frame    // for the next op, once arrived
 	grad    wire.Frame
-	labels  []wire.Frame // of the batch's micro-batches, as far as they have arrived; on the last stage
+	labels  []wire.Frame // of the plan's micro-batches, as far as they have arrived; on the last stage
 
-	// The executor's alone while a batch is in progress.
-	step     uint64
+	// The executor's alone while a batch is in progress. Micro-batches count from the plan's first.
+	step     uint64     // of the plan's first batch
 	inFlight []inFlight // by micro-batch
 	weights  []float32  // of the micro-batches in the mean loss of their optimizer step
-	shares   []float64  // of the micro-batches in the mean loss of the batch; on the last stage, as are the two below
+	shares   []float64  // of the micro-batches in the mean loss of their batch; on the last stage, as are the two below
 	forward  float64    // the share of the forwards since the last optimizer step
-	loss     float64    // of the optimizer steps inside of the batch, each with the share of its forwards
+	losses   []float64  // by batch: of the optimizer steps inside of it, each with the share of its forwards
 }
 
 // run trains until the final round is complete, ctx ends or something fails.
@@ -61,9 +62,12 @@ func (r *runner) run(ctx context.Context) error {
 	if err := r.do(ctx, r.start, func() error { r.stage.ZeroGradients(); return nil }); err != nil {
 		return r.fault(r.start, "start", err)
 	}
-	for step := r.start; r.gate.begin(step); step++ {
-		if err := r.batch(ctx, step); err != nil {
-			return err
+	for step := r.start; r.gate.begin(step); step += uint64(r.across) { //nolint:gosec // counts from 1
+		r.begin(step)
+		for i := range uint64(r.across) { //nolint:gosec // as above
+			if err := r.batch(ctx, step+i); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -78,7 +82,8 @@ func (r *runner) fault(step uint64, op string, err error) error {
 
 // listen has the links call the dispatcher. It is called once, before the first batch.
 func (r *runner) listen() {
-	micros := r.config.MicroBatches
+	micros := r.across * r.config.MicroBatches
+	r.losses = make([]float64, r.across)
 	r.inFlight, r.weights, r.shares = make([]inFlight, micros), make([]float32, micros), make([]float64, micros)
 	from := 0
 	for _, to := range r.groups {
@@ -99,15 +104,16 @@ func (r *runner) do(ctx context.Context, step uint64, f func() error) error {
 	return r.dispatcher.executor.doOn(ctx, r.dispatcher.queue, r.span(trace.Optimizer, step, -1), f)
 }
 
-// batch trains one step: its ops, the update, unless those have taken it, and, at the end of a round, the averaging.
+// batch trains one step of those that have begun: its ops, the update, unless those have taken it, and, at the end of a round, the averaging.
 func (r *runner) batch(ctx context.Context, step uint64) error {
-	if err := r.runOps(ctx, step); err != nil {
+	loss, err := r.await(ctx)
+	if err != nil {
 		return r.fault(step, "batch", err)
 	}
 	if r.feeder != nil {
 		r.feeder.next()
 	}
-	report := StepReport{Pipeline: r.pipeline, Step: step, LearningRate: r.config.LearningRate(step), Loss: r.loss}
+	report := StepReport{Pipeline: r.pipeline, Step: step, LearningRate: r.config.LearningRate(step), Loss: loss}
 	if r.updates == 0 {
 		if err := r.flush(ctx, &report); err != nil {
 			return err
@@ -191,20 +197,20 @@ func (r *runner) updateAfter(report *StepReport, scale float32) error {
 }
 
 // updateInside takes an optimizer step that stands in the plan. On the executor.
-func (r *runner) updateInside(c *cell) error {
-	report := StepReport{Step: r.step}
+func (r *runner) updateInside(o *issued) error {
+	report := StepReport{Step: o.step}
 	if err := r.readLoss(&report); err != nil {
 		return err
 	}
-	r.loss, r.forward = r.loss+report.Loss*r.forward, 0
-	updates := uint64(r.updates)
+	r.losses[o.batch], r.forward = r.losses[o.batch]+report.Loss*r.forward, 0
+	updates := uint64(r.updates / r.across) //nolint:gosec // of a batch
 	h := stage.Hyper{
-		Step: (r.step-r.fresh)*updates + uint64(c.update), Before: r.fresh * updates,
-		LearningRate: r.config.LearningRate(r.step), GradScale: 1,
-		Version: (c.update + 1) % r.updates, Stash: c.stash,
+		Step: (r.step-r.fresh)*updates + uint64(o.update), Before: r.fresh * updates,
+		LearningRate: r.config.LearningRate(o.step), GradScale: 1,
+		Version: (o.update + 1) % r.updates, Stash: o.stash,
 	}
 	r.shard.completeReads(r.pipeline)
-	if err := r.stage.Step(h, r.shard.delta(r.pipeline, r.step, c.update == 0)); err != nil {
+	if err := r.stage.Step(h, r.shard.delta(r.pipeline, o.step, o.update == 0)); err != nil {
 		return err
 	}
 	r.stage.ZeroGradients()

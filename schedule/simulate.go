@@ -232,6 +232,6 @@ func steadyPeriod(ends []float64, load Load) float64 {
 type Event struct {
 	Device, Pipeline int
 	Batch            int // or, of a plan that runs on across several, the run of the plan
-	Op                                    Op // an optimizer step that no Update of the plan takes, and averaging with the center, have Micro -1
+	Op               Op  // an optimizer step that no Update of the plan takes, and averaging with the center, have Micro -1
 	Span
 }

@@ -370,7 +370,7 @@ func (c *Computed) takeSlot(m Micro) (*slot, error) {
 			if found == nil {
 				found = s
 			}
-		} else if s.micro.Index == m.Index {
+		} else if s.micro.Index == m.Index && s.micro.Step == m.Step {
 			return nil, errors.New("it is in flight already: its backward has not run")
 		}
 	}

@@ -10,9 +10,9 @@ import (
 // Micro names one micro-batch of one batch of one pipeline.
 type Micro struct {
 	Step   uint64  // the pipeline's optimizer step, counted from 0; keys whatever is random
-	Index  int     // the micro-batch within the batch, 0..M-1
+	Index  int     // the micro-batch within the batch, 0..M-1; those of several batches may be in flight at once
 	Weight float32 // its share of the batch: on the last stage of the targets that count, else of the samples
-	// Version of the weights that its passes read: 0 for those at the beginning of the batch, else the Hyper.Version of the step
+	// Version of the weights that its passes read: 0 for those at the beginning of the plan, else the Hyper.Version of the step
 	// that made them. It is the same in all passes of the micro-batch. Where a plan steps within the batch, Weight is the share
 	// of the samples of one step.
 	Version int
@@ -64,8 +64,8 @@ type Hyper struct {
 	Before       uint64  // steps of the run before Step 0: above 0 where it was resumed without that state
 	LearningRate float32 // after the schedule
 	GradScale    float32 // the global-norm clip factor, 1 when not clipping
-	// Version names the weights that the step makes. It is 0 for the only or the last step of a batch, since the next
-	// batch begins with them.
+	// Version names the weights that the step makes. It is 0 for the only or the last step of a plan, since what
+	// follows begins with them.
 	Version int
 	// Stash lists the older versions that passes after this step still read; others are forgotten. At most Config.Versions
 	// less one of them.
