@@ -353,7 +353,8 @@ type Averaging struct {
 	// updates shrink when they are averaged, else 1. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.
 	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6 word=auto"`
-	// Optimizer steps of each pipeline between rounds; 1 with allreduce, pipesgd and sapipe. The budget of `train` is rounded up to whole rounds, so one that takes twice the
+	// Optimizer steps of each pipeline between rounds; 1 with allreduce, pipesgd and sapipe. The schedules pipedream and pipedream-2bw, which step
+	// inside of batches, count these, and run on across them: a pipeline drains where a round ends, also one that has nobody to average with. The budget of `train` is rounded up to whole rounds, so one that takes twice the
 	// budget or more is refused.
 	Tau int `yaml:"tau" json:"tau" default:"1" rule:"min=1 max=1e9"`
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 )
 
-// mostAcross bounds the ops of a plan that runs on across batches: 5 MiB. With K stages, and M micro-batches in a batch, S batches have a bubble
-// of (K-1)/(S*M+K-1); on 8 stages that is 0.1% by then.
-const mostAcross = 1 << 17
+// mostAcross bounds the ops of a plan that runs on across batches: no more than are simulated or sent to workers in no time. With K stages, and M
+// micro-batches in a batch, S batches have a bubble of (K-1)/(S*M+K-1); on 8 stages that is half a percent by then.
+const mostAcross = 1 << 15
 
 // across is how many batches the plan of a schedule runs on across that steps inside of them: the most that divide a round and
 // keep to mostAcross.

@@ -25,12 +25,13 @@ func Memories(z Sizer, plan schedule.Plan, in []int, split [][2]int, samples, pi
 func stageSpecs(plan schedule.Plan, in []int, samples, pipelines int, recompute []string) []StageSpec {
 	inFlight, halves, versions := schedule.InFlightByStage(plan), schedule.HalvesByStage(plan), schedule.VersionsByStage(plan)
 	inputs, outputs := schedule.Handed(plan, func(int, int) bool { return true })
+	micros := plan.MicroBatches()
 	landed, gradients := schedule.Landed(plan, func(row, other int) bool { return in[row] != in[other] })
 	all := make([]StageSpec, plan.Stages())
 	for s := range all {
 		all[s] = StageSpec{
 			Samples: samples, Slots: inFlight[s], WeightSlots: halves[s], Versions: versions[s], Pipelines: pipelines,
-			Recompute: recomputeOf(recompute, s), HandedInputs: inputs[s], HandedOutputs: outputs[s], LandedInputs: landed[s], LandedGradients: gradients[s],
+			MicroBatches: micros, Recompute: recomputeOf(recompute, s), HandedInputs: inputs[s], HandedOutputs: outputs[s], LandedInputs: landed[s], LandedGradients: gradients[s],
 		}
 	}
 	return all

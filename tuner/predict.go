@@ -163,15 +163,15 @@ func (l *layout) generate() error {
 // Plan makes a candidate's plan, and says why it looks as it does.
 func Plan(c *Candidate) (schedule.Plan, string, error) {
 	return schedule.Generate(c.Schedule, schedule.Request{
-		Devices: c.Devices, Chunks: c.Chunks, MicroBatches: c.MicroBatches, Costs: &c.Costs, InFlightLimit: c.InFlightLimit,
+		Devices: c.Devices, Chunks: c.Chunks, MicroBatches: c.MicroBatches, RoundBatches: c.RoundBatches, Costs: &c.Costs, InFlightLimit: c.InFlightLimit,
 	})
 }
 
 // How a simulation finds the period of a plan.
 const (
 	MostSimulated = 1 << 15 // ops that one simulation runs, so that a search over hundreds of candidates ends within seconds
-	filling       = 2       // batches in which pipelines fill
-	watched       = 4       // batches after them, of which the period is the mean
+	filling       = 2       // runs of the plan in which pipelines fill
+	watched       = 4       // runs after them, of which the period is the mean
 )
 
 // Pipelines that share devices are simulated for more batches, and with ops whose times vary by jitter. Otherwise they stay in the
@@ -185,13 +185,13 @@ const (
 // simulate predicts the time of the plan: N pipelines on shared devices, each batch after batch, of which an optimizer step
 // and the averaging are a part. Pipelines that wait for each other do so once in as many batches as lie between averagings.
 func (l *layout) simulate() error {
-	load := schedule.Load{Pipelines: l.Pipelines, AverageEvery: 1, ExchangeNorm: l.space.ExchangeNorm, Shares: l.shares()}
+	load := schedule.Load{Pipelines: l.Pipelines, MicroBatches: l.MicroBatches, AverageEvery: 1, ExchangeNorm: l.space.ExchangeNorm, Shares: l.shares()}
 	period, err := Period(l.plan, l.Costs, load)
 	if err == nil && l.space.AwaitRound && l.Pipelines > 1 {
 		var waiting float64
 		load.AwaitRound = true
 		waiting, err = Period(l.plan, l.Costs, load)
-		period += (waiting - period) / float64(max(l.space.AverageEvery, 1))
+		period += (waiting - period) * float64(l.plan.Batches(l.MicroBatches)) / float64(max(l.space.AverageEvery, 1))
 	}
 	if err != nil {
 		return err
@@ -209,23 +209,31 @@ func (l *layout) simulate() error {
 	return nil
 }
 
-// Period is what a batch more takes by a plan, the mean of a few: pipelines fill and drain once in both of two simulations.
+// Period is what a batch more takes by a plan, the mean of a few: pipelines fill and drain once in both of two simulations, or, by a plan that runs
+// on across batches, as often as it is run. Where the load averages more often than that plan drains, it averages as much where it does.
 func Period(plan schedule.Plan, costs schedule.Costs, load schedule.Load) (float64, error) {
+	across := plan.Batches(load.MicroBatches)
+	if often := load.AverageEvery; often > 0 && often < across {
+		load.AverageEvery, costs.Average = across, slices.Clone(costs.Average)
+		for s := range costs.Average {
+			costs.Average[s] *= float64(across) / float64(often)
+		}
+	}
 	more := watched
 	if load.Pipelines > 1 {
 		load.Jitter, more = jitter, sharing
 	}
 	more = max(1, min(more, MostSimulated/max(1, plan.Ops()*load.Pipelines)))
 	var makespan [2]float64
-	for i, batches := range []int{filling, filling + more} {
-		load.Batches = batches
+	for i, runs := range []int{filling, filling + more} {
+		load.Batches = runs * across
 		r, err := schedule.SimulateMany(plan, costs, load)
 		if err != nil {
 			return 0, err
 		}
 		makespan[i] = r.Makespan
 	}
-	return (makespan[1] - makespan[0]) / float64(more), nil
+	return (makespan[1] - makespan[0]) / float64(more*across), nil
 }
 
 // shares is, of each device, the one whose time it takes: devices that share a memory are rows on one GPU. Nil: each keeps its own.
@@ -251,13 +259,14 @@ func (l *layout) held(device int) float64 {
 // terms says where the time of one pipeline goes, and returns how long all of them hold each device.
 func (l *layout) terms() []float64 {
 	m, c, halves := float64(l.MicroBatches), l.Costs, splits(l.plan)
+	updates := float64(max(l.plan.Updates(), 1)) / float64(l.plan.Batches(l.MicroBatches))
 	for s := range l.Split {
 		t := &l.Predicted.Stages[s]
 		t.ComputeSeconds = m * (c.Forward[s] + c.Backward[s])
 		if halves {
 			t.ComputeSeconds = m * (c.Forward[s] + c.BackwardInput[s] + c.BackwardWeight[s])
 		}
-		t.OptimizerSeconds, t.AverageSeconds = c.Update[s]*float64(max(l.plan.Updates(), 1)), c.Average[s]
+		t.OptimizerSeconds, t.AverageSeconds = c.Update[s]*updates, c.Average[s]
 	}
 	l.Predicted.Links = nil
 	for s := range l.Split[1:] {

@@ -85,13 +85,15 @@ type Link struct {
 
 // StageSpec is what the memory of a stage depends on.
 type StageSpec struct {
-	From, To    int // layers
-	Samples     int // in a micro-batch
-	Slots       int // micro-batches that are in flight at once
-	WeightSlots int // that are between the halves of their backward at once
-	Versions    int // of the weights that are kept at once
-	Recompute   string
-	Pipelines   int
+	From, To int // layers
+	Samples  int // in a micro-batch
+	Slots    int // micro-batches that are in flight at once
+	// MicroBatches is how many the plan has: those of several batches where it runs on across them.
+	MicroBatches int
+	WeightSlots  int // that are between the halves of their backward at once
+	Versions     int // of the weights that are kept at once
+	Recompute    string
+	Pipelines    int
 	// HandedInputs and HandedOutputs are the boundaries that it has in device memory at once: see schedule.Handed.
 	HandedInputs, HandedOutputs int
 	// LandedInputs and LandedGradients are those that are copied there from another device: see schedule.Landed. A Sizer of devices that copy nothing

@@ -76,10 +76,12 @@ const (
 // Candidate is one way to lay the job over its devices. It has all that Plan needs to make its plan again.
 type Candidate struct {
 	// Devices is the pipeline-parallel size, `stages` of the job file; each device has Chunks virtual stages.
-	Devices      int    `json:"stages"`
-	Chunks       int    `json:"chunks"`
-	Pipelines    int    `json:"pipelines"`
-	MicroBatches int    `json:"micro_batches"`
+	Devices      int `json:"stages"`
+	Chunks       int `json:"chunks"`
+	Pipelines    int `json:"pipelines"`
+	MicroBatches int `json:"micro_batches"`
+	// RoundBatches are those of a round, across which the plan runs on where it steps the optimizer inside of them; 0 is 1.
+	RoundBatches int    `json:"round_batches,omitempty"`
 	Schedule     string `json:"schedule"`
 	// Threads of each device, where devices are processor cores; else 0.
 	Threads int `json:"threads"`

@@ -25,7 +25,7 @@ type Space struct {
 	Recompute []string
 	// RecomputeByStage, unless empty, is given for each stage.
 	RecomputeByStage []string
-	// AverageEvery is the batches between two averagings.
+	// AverageEvery is the batches between two averagings, which are those of a round with a single pipeline as well.
 	AverageEvery int
 	// AwaitRound: where they average, pipelines wait for each other (averaging.pull: new).
 	AwaitRound bool
@@ -234,7 +234,7 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 	chunks, err := s.chunksOf(name)
 	l := &layout{
 		Candidate: Candidate{
-			Devices: t.Devices, Chunks: chunks, Pipelines: n, MicroBatches: m, Schedule: name, Threads: t.Threads,
+			Devices: t.Devices, Chunks: chunks, Pipelines: n, MicroBatches: m, RoundBatches: s.AverageEvery, Schedule: name, Threads: t.Threads,
 		},
 		profile: t.Profile, space: &s, samples: s.Batch / m, homes: homesOf(name, t.Devices, chunks),
 	}

@@ -48,6 +48,7 @@ type planShowOptions struct {
 	schedule, file          string // a file is read instead of making the plan of a schedule
 	stages, microBatches    int
 	chunks                  int
+	roundBatches            int
 	forward, backward, link string // one time, or one a stage or link, separated by commas; empty is the default
 	width                   int
 }
@@ -75,7 +76,7 @@ With several stages a device, times are those of all its stages together, each o
 
 The json output has: schedule, stages, chunks, micro_batches, grid (one string a device, such as "F0 F1 B0 B1"), pinned and
 warmup (micro-batches a device), reason, and simulated: batch_time, bubble and busy (a device), the last two as
-fractions of the batch time.
+fractions of the time. A plan that runs on across batches has the micro-batches of all of them; batch_time is the mean.
 
 Exit codes: 0 ok, 2 bad input.`,
 		Example: `  avgpipectl plan show --stages 4 --micro-batches 8
@@ -89,6 +90,7 @@ Exit codes: 0 ok, 2 bad input.`,
 	f.IntVar(&o.stages, "stages", 0, "number `K` of stages")
 	f.IntVar(&o.microBatches, "micro-batches", 0, "number `M` of micro-batches in a batch")
 	f.IntVar(&o.chunks, "chunks", 0, "stages `V` a device, for schedules that have several; 0 for their default")
+	f.IntVar(&o.roundBatches, "round-batches", 1, "batches in a round, `N`, across which a schedule with optimizer steps inside of batches runs on (averaging.tau of a job)")
 	f.StringVar(&o.file, "file", "", "`FILE` with a plan that you wrote, in place of a schedule and its counts; - for the standard input")
 	f.StringVar(&o.forward, "forward", "", "`TIME` of a forward, or one a stage: 1,1,2 (default "+defaultForward+")")
 	f.StringVar(&o.backward, "backward", "", "`TIME` of a backward, or one a stage (default "+defaultBackward+")")
@@ -112,7 +114,7 @@ const (
 )
 
 func (c *call) planShow(o planShowOptions) error {
-	if err := c.exclusive("file", "schedule", "stages", "micro-batches", "chunks"); err != nil { // the file has the whole plan
+	if err := c.exclusive("file", "schedule", "stages", "micro-batches", "chunks", "round-batches"); err != nil { // the file has the whole plan
 		return err
 	}
 	plan, costs, reason, err := o.make(c)
@@ -127,7 +129,7 @@ func (c *call) planShow(o planShowOptions) error {
 	}
 	p := newProgress(c.messages)
 	result, err := schedule.SimulateMany(plan, costs.SpreadOver(plan), schedule.Load{
-		Record: c.format != formatJSON, Proceed: p.working(c, o.schedule, 0, 1),
+		MicroBatches: o.microBatches, Record: c.format != formatJSON, Proceed: p.working(c, o.schedule, 0, 1),
 	})
 	p.erase()
 	if err != nil {
@@ -138,7 +140,7 @@ func (c *call) planShow(o planShowOptions) error {
 		return printJSON(c.out, map[string]any{
 			"schedule": o.schedule, "stages": o.stages, "chunks": o.chunks, "micro_batches": o.microBatches, "reason": reason,
 			"grid": plan, "pinned": result.InFlight, "warmup": schedule.Warmup(plan),
-			"simulated": map[string]any{"batch_time": result.Makespan, "bubble": result.Bubble, "busy": planBusy(result)},
+			"simulated": map[string]any{"batch_time": result.Period, "bubble": result.Bubble, "busy": planBusy(result)},
 		})
 	case "svg":
 		return c.printf("%s", schedule.DrawSVG(schedule.Drawing{Result: result}))
@@ -157,12 +159,14 @@ func (o *planShowOptions) make(c *call) (plan schedule.Plan, costs schedule.Cost
 			o.chunks = stages / len(plan)
 		}
 	}
-	request := schedule.Request{Devices: o.stages, MicroBatches: o.microBatches, Chunks: o.chunks}
+	request := schedule.Request{Devices: o.stages, MicroBatches: o.microBatches, RoundBatches: o.roundBatches, Chunks: o.chunks}
 	switch {
 	case o.stages < 1:
 		err = fmt.Errorf("--stages is %d; want at least 1, such as --stages 4", o.stages)
 	case o.microBatches < 1:
 		err = fmt.Errorf("--micro-batches is %d; want at least 1, such as --micro-batches 8", o.microBatches)
+	case o.roundBatches < 1:
+		err = fmt.Errorf("--round-batches is %d; want at least 1", o.roundBatches)
 	case o.width < 0:
 		err = fmt.Errorf("--width is %d; want at least 1, or 0 for as many columns as show every label", o.width)
 	case plan == nil: // before memory is taken for so many stages

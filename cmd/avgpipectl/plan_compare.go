@@ -120,7 +120,7 @@ func (c *call) planCompare(o planCompareOptions) error {
 
 // tryAll simulates the schedules one after the other.
 func (c *call) tryAll(names []string, file *costsFile, load schedule.Load) (candidates []schedule.Candidate, err error) {
-	request := schedule.Request{Devices: file.Stages, MicroBatches: file.MicroBatches, Chunks: file.Chunks}
+	request := schedule.Request{Devices: file.Stages, MicroBatches: file.MicroBatches, RoundBatches: load.RoundBatches(), Chunks: file.Chunks}
 	if err := cmp.Or(request.Validate(), checkMemory(names, 1, request, load, device.HostAvailable())); err != nil {
 		return nil, err
 	}

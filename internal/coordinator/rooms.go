@@ -138,6 +138,7 @@ func (o *observed) priced(want placer.Job) placer.Job {
 		return want
 	}
 	want.Plan, want.Costs, want.Messages = plan, costs, o.spec.Messages()
+	want.Batches = plan.Batches(int(o.spec.Job.MicroBatches))
 	if o.spec.Groups() > 1 { // all have one cut
 		return want
 	}

@@ -61,6 +61,6 @@ func (c Chosen) period(costs schedule.Costs) (float64, bool) {
 	if err != nil || plan.Ops()*c.Pipelines > tuner.MostSimulated {
 		return 0, false
 	}
-	period, err := tuner.Period(plan, costs, schedule.Load{Pipelines: c.Pipelines, AverageEvery: 1, ExchangeNorm: c.ExchangeNorm && plan.Updates() == 0})
+	period, err := tuner.Period(plan, costs, schedule.Load{Pipelines: c.Pipelines, MicroBatches: c.MicroBatches, AverageEvery: 1, ExchangeNorm: c.ExchangeNorm && plan.Updates() == 0})
 	return period, err == nil
 }

@@ -134,17 +134,20 @@ func (z *Sizer) exchanged(needs elastic.Needs, all, here int64) int64 {
 
 // messages is what a stage's links hold in host memory: the input of each micro-batch in flight, which stays until its backward has
 // run; a gradient that arrived and one that leaves; and, at the ends of the pipeline, two batches of data, of which one is
-// filled ahead. What is handed over in device memory is the stage's, and not counted here.
+// filled ahead, and as many more as the stage has micro-batches of at once by a plan that runs on across batches. What is handed over in device memory is the stage's, and not counted here.
 func (z *Sizer) messages(s stage.Shape, spec tuner.StageSpec) int64 {
 	micros := z.job.Train.Batch / spec.Samples
-	n := 0
+	n, batches := 0, 2
+	if spec.MicroBatches > micros {
+		batches += (spec.Slots - 1 + micros - 1) / micros
+	}
 	if s.First {
-		n += 2 * micros * s.InputBytes
+		n += batches * micros * s.InputBytes
 	} else if z.on.Host() || spec.HandedInputs == 0 {
 		n += spec.Slots*s.InputBytes + s.InputBytes
 	}
 	if s.Last {
-		n += 2 * micros * s.LabelBytes
+		n += batches * micros * s.LabelBytes
 	} else if z.on.Host() || spec.HandedOutputs == 0 {
 		n += s.OutputBytes
 	}

@@ -33,6 +33,8 @@ type Job struct {
 	Plan      schedule.Plan
 	Costs     schedule.Costs
 	Pipelines int
+	// Batches is how many the plan runs on across; 0 is 1.
+	Batches int
 	// Lay, unless nil, is how the stages would be cut and planned on devices so fast, as multiples of speed 1, each joined to the next by such a link, without a
 	// bandwidth where they share a node; false where they stay as they are. Costs are those there.
 	Lay func(speeds []float64, links []Link) (schedule.Plan, schedule.Costs, bool)
@@ -119,7 +121,7 @@ func (j *Job) microBatches() float64 {
 	if j.Plan == nil {
 		return 1
 	}
-	return float64(max(1, j.Plan.MicroBatches()))
+	return float64(max(1, j.Plan.MicroBatches())) / float64(max(1, j.Batches))
 }
 
 // mostOps bounds the plans that are simulated: a placement is chosen within a tenth of a second.
@@ -154,7 +156,7 @@ func (j *Job) seconds(nodes []Node, of []int, links Links) float64 {
 		return 0
 	}
 	if j.Plan.Ops()*max(1, j.Pipelines) <= mostOps {
-		load := schedule.Load{Pipelines: j.Pipelines, AverageEvery: 1, Shares: j.shares(of)}
+		load := schedule.Load{Pipelines: j.Pipelines, MicroBatches: int(j.microBatches()), AverageEvery: 1, Shares: j.shares(of)}
 		plan, costs := j.laid(nodes, of, links)
 		if period, err := tuner.Period(plan, costs, load); err == nil {
 			return period
@@ -216,5 +218,5 @@ func (j *Job) estimate(nodes []Node, of []int, links Links) float64 {
 // batch is what a batch takes whose slowest device or link takes so long for a micro-batch, which all of them together take so long for.
 func (j *Job) batch(slowest, fill float64) float64 {
 	m := j.microBatches()
-	return max(fill+(m-1)*slowest, float64(max(1, j.Pipelines))*m*slowest)
+	return max((fill-slowest)/float64(max(1, j.Batches))+m*slowest, float64(max(1, j.Pipelines))*m*slowest)
 }

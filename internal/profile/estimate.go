@@ -143,7 +143,7 @@ func (s *Session) estimateDecided() (*tuner.Report, error) {
 	}
 	j := &decided.Job
 	c := tuner.Candidate{
-		Devices: int(j.Stages), Chunks: max(1, int(j.Chunks)), Pipelines: int(j.Pipelines), MicroBatches: int(j.MicroBatches), Schedule: j.Schedule,
+		Devices: int(j.Stages), Chunks: max(1, int(j.Chunks)), Pipelines: int(j.Pipelines), MicroBatches: int(j.MicroBatches), RoundBatches: j.Averaging.Tau, Schedule: j.Schedule,
 		Threads: int(j.Devices.CPU.Threads), Split: decided.Split(), InFlightLimit: decided.Layout.InFlightLimit, Verdict: tuner.Won, Reason: "there is nothing to choose",
 	}
 	for k := range plan.Stages() {

@@ -417,6 +417,7 @@ func (x *resolver) prove(plan schedule.Plan, err error) {
 	}
 	if plan.Updates() > 0 {
 		x.checkUpdates(plan)
+		x.whyDrains(plan)
 	}
 	if x.Job.MicroBatches >= x.Job.Stages {
 		return
@@ -429,6 +430,13 @@ func (x *resolver) prove(plan schedule.Plan, err error) {
 	}
 	x.warn("micro_batches is %d, fewer than the %d stages: %.0f%% of a pipeline's time is bubble; other pipelines fill a part of it",
 		x.Job.MicroBatches, x.Job.Stages, 100*timed.Bubble)
+}
+
+// whyDrains says what would have a plan drain less often.
+func (x *resolver) whyDrains(plan schedule.Plan) {
+	if x.Job.Averaging.Tau == 1 && plan.Stages() > 1 && x.UserPlan == nil {
+		x.because("a round has one batch (averaging.tau is 1), for which the pipeline drains; with a larger averaging.tau it runs on across the batches of a round")
+	}
 }
 
 // checkUpdates refuses what needs all stages to wait for each other at every optimizer step, which those inside of a batch do not.

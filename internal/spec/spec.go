@@ -156,7 +156,7 @@ const userPlan = "as the file has it"
 
 // generate generates the plan of a job of known counts.
 func generate(j *job.Job, l *Layout) (schedule.Plan, string, error) {
-	r := schedule.Request{Devices: int(j.Stages), Chunks: int(j.Chunks), MicroBatches: int(j.MicroBatches)}
+	r := schedule.Request{Devices: int(j.Stages), Chunks: int(j.Chunks), MicroBatches: int(j.MicroBatches), RoundBatches: j.Averaging.Tau}
 	if l != nil {
 		r.InFlightLimit = l.InFlightLimit
 		if l.Costs.Forward != nil {
