@@ -15,7 +15,8 @@
 //   - runner: a stage of a pipeline, batch by batch. A device that has several stages (interleaved, V placement) has one for each; links
 //     between them are links like any other. It runs the ops, the exchange of tied gradients, the global norm, the optimizer, the
 //     round. The data of a batch comes over a link of its own from a feeder that fills ahead. Where the plan itself takes
-//     optimizer steps (pipedream), they run among its ops, each stage by itself, and the batch's end only drains the pipeline.
+//     optimizer steps (pipedream), they run among its ops, each stage by itself, and the end of the plan only drains the pipeline. Such
+//     a plan runs on across several batches of a round.
 //
 //   - shard: the center's part of one stage. It executes what elastic.Center orders, snapshots rounds and evaluates the center.
 //

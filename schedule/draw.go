@@ -65,8 +65,11 @@ func summary(r Result) string {
 	if r.load.Pipelines*r.load.Batches <= 1 {
 		return fmt.Sprintf("batch time %s, bubble %.1f%%", formatTime(r.Makespan), 100*r.Bubble)
 	}
-	return fmt.Sprintf("%s of each of %s take %s, each ends %s after the one before, bubble %.1f%%",
-		words.Count(r.load.Batches, "batch"), words.Count(r.load.Pipelines, "pipeline"), formatTime(r.Makespan), formatTime(r.Period), 100*r.Bubble)
+	who := words.Count(r.load.Batches, "batch")
+	if r.load.Pipelines > 1 {
+		who += " of each of " + words.Count(r.load.Pipelines, "pipeline")
+	}
+	return fmt.Sprintf("%s take %s, each ends %s after the one before, bubble %.1f%%", who, formatTime(r.Makespan), formatTime(r.Period), 100*r.Bubble)
 }
 
 // scaleOf is how many columns (or pixels) a unit of time gets so that the shortest op that takes any time is cell wide, in a

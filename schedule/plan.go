@@ -35,7 +35,7 @@ func (k Kind) String() string {
 type Op struct {
 	Kind  Kind
 	Stage int // 0-based, of all stages of the pipeline: 0 is the input side
-	Micro int // 0-based
+	Micro int // 0-based; counted on from batch to batch where the plan is of several
 	// Version, of a Forward, is how many of the plan's updates the weights have seen that it reads; the backward of the same
 	// micro-batch reads the same ones. 0 in a plan without updates, and in ops of other kinds.
 	Version int
@@ -59,7 +59,7 @@ func (o Op) appendCell(b []byte, withStage bool) []byte {
 	return b
 }
 
-// Plan is the order of work for one batch: Plan[d] is what device d (0-based) executes, first to last. Every stage lives on one
+// Plan is the order of work for one batch, or for several without a drain between (see Batches): Plan[d] is what device d (0-based) executes, first to last. Every stage lives on one
 // device. Where device d has stage d and no other, cells print without their stage: "F0"; else with it: "2F0".
 //
 // A plan without updates (synchronous) leaves the one optimizer step to the end of the batch.

@@ -117,3 +117,21 @@ func TestFrozenParametersTakeLessMemory(t *testing.T) {
 		t.Errorf("averaging takes %d bytes and the process %d; with all trained %d and %d", few.Center, few.Host, all.Center, all.Host)
 	}
 }
+
+// TestDataOfAllBatchesInFlightTakeMemory: by a plan that runs on across batches, those of as many batches as a stage has micro-batches of at once.
+func TestDataOfAllBatchesInFlightTakeMemory(t *testing.T) {
+	z := newSizer(t, nil, true) // batches of two micro-batches
+	boundaries := func(micros, slots int) int64 {
+		m, err := z.Stage(tuner.StageSpec{From: 0, To: 2, Samples: 2, Slots: slots, Versions: 1, Recompute: "none", Pipelines: 1, MicroBatches: micros})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Boundaries
+	}
+	two, output := boundaries(2, 2), boundaries(2, 2)-2*(boundaries(8, 2)-boundaries(2, 2))
+	for slots, batches := range map[int]int64{1: 2, 2: 3, 3: 3, 4: 4, 5: 4} {
+		if got, want := boundaries(8, slots), output+batches*(two-output)/2; got != want {
+			t.Errorf("%d micro-batches in flight: %d bytes cross, want %d of %d batches", slots, got, want, batches)
+		}
+	}
+}

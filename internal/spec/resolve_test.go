@@ -210,3 +210,27 @@ func TestABudgetThatRoundsMultiplyIsWarnedOf(t *testing.T) {
 		}
 	}
 }
+
+// TestAPlanRunsOnAcrossTheBatchesOfARound where it steps inside of them, also of a single pipeline; the user is told what a longer round would do.
+func TestAPlanRunsOnAcrossTheBatchesOfARound(t *testing.T) {
+	for _, c := range []struct {
+		schedule     string
+		tau, batches int
+	}{{"pipedream", 1, 1}, {"pipedream", 4, 4}, {"pipedream-2bw", 4, 4}, {"1f1b", 4, 1}} {
+		j, facts := parsed(t, refJob, 0, "schedule="+c.schedule, fmt.Sprintf("averaging.tau=%d", c.tau), "pipelines=1", "model.config.tie_word_embeddings=false")
+		found, problems := spec.Resolve(j, facts, nil)
+		if problems != nil {
+			t.Fatal(problems)
+		}
+		if got := found.Plan.Batches(int(found.Job.MicroBatches)); got != c.batches {
+			t.Errorf("%s, tau %d: the plan is of %d batches, want %d", c.schedule, c.tau, got, c.batches)
+		}
+		why := strings.Join(found.Why, "\n")
+		if told := strings.Contains(why, "with a larger averaging.tau it runs on"); told != (c.tau == 1) {
+			t.Errorf("%s, tau %d: the reasons are %s", c.schedule, c.tau, why)
+		}
+		if across := strings.Contains(why, "runs on across the 4 batches of a round"); across != (c.batches == 4) {
+			t.Errorf("%s, tau %d: the reasons are %s", c.schedule, c.tau, why)
+		}
+	}
+}

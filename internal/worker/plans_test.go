@@ -64,6 +64,17 @@ func TestAnAsynchronousPlanResumesToTheSameBits(t *testing.T) {
 	if got := exported(t, second, train(t, second, nil)); !bytes.Equal(got, weights) {
 		t.Errorf("stopped at round %d and resumed, the final weights differ from an uninterrupted run's", first.round)
 	}
+	across := laid(base, 2, // two batches in a round
+		"F0 F1 B0 U0 F2@1 B1 U1 F3@2 B2 U2 F4@3 B3 U3 F5@4 B4 U4 F6@5 B5 U5 F7@6 B6 U6 B7 U7",
+		"F0 B0 U0 F1@1 B1 U1 F2@2 B2 U2 F3@3 B3 U3 F4@4 B4 U4 F5@5 B5 U5 F6@6 B6 U6 F7@7 B7 U7")
+	across.Dir, across.Spec.Job.Averaging.Tau = t.TempDir(), 2
+	o := train(t, across, nil)
+	if got := exported(t, across, o); o.round != 4 || bytes.Equal(got, weights) {
+		t.Errorf("trained on across batches to round %d, want 4, with weights of its own", o.round)
+	}
+	if got, want := o.status.Progress.Step, uint64(8); got != want {
+		t.Errorf("status says %d steps, want %d", got, want)
+	}
 	flushed := laid(base, 2, "F0 F1 F2 F3 B0 B1 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3")
 	flushed.Dir = t.TempDir()
 	if bytes.Equal(exported(t, flushed, train(t, flushed, nil)), weights) {
