@@ -7,8 +7,8 @@ import (
 	"flag"
 	"fmt"
 	"strconv"
-	"strings"
 
+	"github.com/avgpipe/avgpipe/bench/internal/list"
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
 )
@@ -26,33 +26,14 @@ type options struct {
 
 func main() {
 	var o options
-	list(&o.counts, "pipelines", "2,4", "numbers of averaged pipelines: 2, 4", strconv.Atoi)
-	list(&o.steps, "steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline", strconv.Atoi)
-	list(&o.seeds, "seeds", "1,2,3", "seeds of initial weights and sample order", strconv.Atoi)
-	list(&o.rates, "rates", "0.003,0.006", "learning rates to choose from", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
-	list(&o.rules, "rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:HORIZON:LR_SCALE", ruleOf)
+	list.Flag(&o.counts, "pipelines", "2,4", "numbers of averaged pipelines: 2, 4", strconv.Atoi)
+	list.Flag(&o.steps, "steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline", strconv.Atoi)
+	list.Flag(&o.seeds, "seeds", "1,2,3", "seeds of initial weights and sample order", strconv.Atoi)
+	list.Flag(&o.rates, "rates", "0.003,0.006", "learning rates to choose from", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+	list.Flag(&o.rules, "rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:HORIZON:LR_SCALE", ruleOf)
 	flag.IntVar(&o.batch, "batch", 16, "samples in a step of one pipeline; a multiple of 4")
 	flag.IntVar(&o.jobs, "jobs", 2, "jobs that run at a time, each on one core")
 	rig.Main("averaging", func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) { return measure(ctx, d, o) })
-}
-
-// list defines a flag of values that commas separate. Its default must parse.
-func list[T any](to *[]T, name, initial, usage string, parse func(string) (T, error)) {
-	set := func(text string) error {
-		*to = nil
-		for part := range strings.SplitSeq(text, ",") {
-			v, err := parse(part)
-			if err != nil {
-				return err
-			}
-			*to = append(*to, v)
-		}
-		return nil
-	}
-	if err := set(initial); err != nil {
-		panic(err)
-	}
-	flag.Func(name, usage+" (default "+initial+")", set)
 }
 
 // measure trains all runs and compares them.

@@ -10,10 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/bench/internal/hosts"
+	"github.com/avgpipe/avgpipe/bench/internal/list"
 	"github.com/avgpipe/avgpipe/bench/internal/report"
 )
 
@@ -36,11 +36,11 @@ func main() {
 	var o options
 	flag.StringVar(&o.program, "avgpiped", "bin/avgpiped", "the daemon's `program`")
 	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the method ddp")
-	list(&o.replicas, "replicas", "2,4", "numbers of replicas, each on a host of its own", strconv.Atoi)
-	list(&o.links, "links", "10,1,0.4,0.1", "rates of the hosts' links, in Gbit/s", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
-	list(&o.methods, "methods", "none,ddp,ddp:bucket=4,allreduce,pipesgd,sapipe:stale_layers=5,sapipe:stale_layers=8,elastic,elastic:tau=8,localsgd:tau=8,diloco:tau=16",
+	list.Flag(&o.replicas, "replicas", "2,4", "numbers of replicas, each on a host of its own", strconv.Atoi)
+	list.Flag(&o.links, "links", "10,1,0.4,0.1", "rates of the hosts' links, in Gbit/s", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+	list.Flag(&o.methods, "methods", "none,ddp,ddp:bucket=4,allreduce,pipesgd,sapipe:stale_layers=5,sapipe:stale_layers=8,elastic,elastic:tau=8,localsgd:tau=8,diloco:tau=16",
 		"what is measured, in turn: an averaging method with its settings, NAME:KEY=VALUE:KEY=VALUE; ddp, the peer; none, no exchange", methodOf)
-	list(&o.computes, "compute", "0,150ms", "how long a replica computes for a step: 0, as long as the cores take, which all replicas share; else a dictated time, as on a device that uses no core", time.ParseDuration)
+	list.Flag(&o.computes, "compute", "0,150ms", "how long a replica computes for a step: 0, as long as the cores take, which all replicas share; else a dictated time, as on a device that uses no core", time.ParseDuration)
 	flag.IntVar(&o.repeats, "repeats", 3, "how often each method is measured, in turn with the others; the median counts")
 	flag.DurationVar(&o.lasts, "lasts", 5*time.Second, "how long steps are measured for, at least")
 	flag.IntVar(&o.warmup, "warmup", 3, "steps before those that are measured, rounded up to whole rounds")
@@ -54,25 +54,6 @@ func main() {
 	flag.StringVar(&o.figures, "figures", "", "`directory` that charts are drawn in; empty: none are")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
 	report.Main("averaging/speed", func(ctx context.Context) ([]report.Figure, error) { return enter(ctx, o) })
-}
-
-// list defines a flag of values that commas separate. Its default must parse.
-func list[T any](to *[]T, name, initial, usage string, parse func(string) (T, error)) {
-	set := func(text string) error {
-		*to = nil
-		for part := range strings.SplitSeq(text, ",") {
-			v, err := parse(part)
-			if err != nil {
-				return err
-			}
-			*to = append(*to, v)
-		}
-		return nil
-	}
-	if err := set(initial); err != nil {
-		panic(err)
-	}
-	flag.Func(name, usage+" (default "+initial+")", set)
 }
 
 // enter measures in namespaces of its own, which take everything with them.
