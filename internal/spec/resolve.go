@@ -385,8 +385,12 @@ func (x *resolver) adopt(a *arrangement, recomputeOpen bool) {
 		if x.spreads() {
 			node = "nodes have"
 		}
+		each := words.Count(int(x.Job.Stages), "stage")
+		if x.Job.Groups > 1 {
+			each = words.Count(x.Job.Groups, "group") + " of " + each
+		}
 		x.warn("the job computes on %d cores (%s of %s) and the %s %d: they are shared, so it runs slower than it could",
-			need, words.Count(int(x.Job.Stages), "stage"), words.Count(int(x.Job.Devices.CPU.Threads), "thread"), node, x.cores())
+			need, each, words.Count(int(x.Job.Devices.CPU.Threads), "thread"), node, x.cores())
 	}
 }
 

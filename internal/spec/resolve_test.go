@@ -234,3 +234,20 @@ func TestAPlanRunsOnAcrossTheBatchesOfARound(t *testing.T) {
 		}
 	}
 }
+
+// TestCoresThatAreSharedAreCountedOverAllGroups.
+func TestCoresThatAreSharedAreCountedOverAllGroups(t *testing.T) {
+	for groups, want := range map[string]string{
+		"groups=1": "", "groups=2": "the job computes on 4 cores (2 groups of 2 stages of 1 thread) and the nodes have 3",
+	} {
+		j, facts := parsed(t, refJob, 0, groups)
+		facts.Hosts = []spec.Host{{Name: "a", Cores: 2}, {Name: "b", Cores: 1}}
+		found, problems := spec.Resolve(j, facts, nil)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		if warned := strings.Contains(fmt.Sprint(found.Warnings), "they are shared"); warned != (want != "") || !strings.Contains(fmt.Sprint(found.Warnings), want) {
+			t.Errorf("%s: %v, want %q", groups, found.Warnings, want)
+		}
+	}
+}
