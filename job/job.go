@@ -448,7 +448,7 @@ func (g GPU) Of(r, rows int) int { return r * min(int(g.Count), rows) / rows }
 type CPU struct {
 	// Devices that a node offers. `auto`: one for each stage.
 	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024 word=auto"`
-	// Threads of each device. `auto`: the node's cores shared evenly by its devices, at least 1; with GPUs 1, which feeds one.
+	// Threads of each device. `auto`: the node's cores shared evenly by its devices, at least 1; with GPUs, and with emulated devices, 1.
 	Threads Count `yaml:"threads" json:"threads" default:"auto" rule:"min=1 max=1024 word=auto"`
 }
 

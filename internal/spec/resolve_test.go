@@ -251,3 +251,14 @@ func TestCoresThatAreSharedAreCountedOverAllGroups(t *testing.T) {
 		}
 	}
 }
+
+// TestAnEmulatedDeviceComputesOnOneThread, however many cores there are: others of the job share them.
+func TestAnEmulatedDeviceComputesOnOneThread(t *testing.T) {
+	for source, want := range map[string]job.Count{emulatedJob: 1, refJob: 4} {
+		j, facts := parsed(t, source, 1<<36, "stages=1")
+		facts.Cores = 4
+		if found, problems := spec.Resolve(j, facts, nil); len(problems) > 0 || found.Job.Devices.CPU.Threads != want {
+			t.Errorf("%s: %d threads, %v; want %d", j.Name, found.Job.Devices.CPU.Threads, problems, want)
+		}
+	}
+}

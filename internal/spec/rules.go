@@ -63,6 +63,9 @@ func (x *resolver) count(cores, layers, devices int) string {
 	switch j.Devices.Kind {
 	case job.KindEmulated:
 		j.Devices.Emulated.Count = job.Count(devices)
+		if j.Devices.CPU.Threads == job.Auto {
+			j.Devices.CPU.Threads = 1 // what it computes is to take a part of the time that it dictates
+		}
 	case job.KindGPU:
 		j.Devices.GPU.Count = min(j.Devices.GPU.Count, j.Stages)
 	}
