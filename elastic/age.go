@@ -33,7 +33,7 @@ func Ages(m Method, layers int) (all []Age) {
 	return all
 }
 
-// AgesText says it for people: "layers 0-2: gradients of the step before; layers 3-9: of this step".
+// AgesText says it for people: "layers 0-2: gradients of the step before; layers 3-9: gradients of this step".
 func AgesText(m Method, layers int) string {
 	what, when := "the center", [2]string{"of this round", "of the round before"}
 	if m.Needs().Gradients {

@@ -22,6 +22,10 @@ func TestDistancesAreThoseOfTheVectors(t *testing.T) {
 			t.Errorf("%s: squared %g, want %g", what, c[0], c[1])
 		}
 	}
+	far[0] = float32(math.Inf(1)) // no number of JSON
+	if square, none := distances(&pipeline.Snapshot{Center: center, Pipelines: []pipeline.PipelineState{{Parameters: far}}}); none != nil || square != 0 {
+		t.Errorf("of weights that are not finite: %v, %v", square, none)
+	}
 	if _, none := distances(&pipeline.Snapshot{Center: center}); none != nil {
 		t.Errorf("without pipelines: %v", none)
 	}
