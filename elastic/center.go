@@ -60,6 +60,7 @@ type member struct {
 // used in turn, the one that a released pipeline needs next is always its own: see Buffers.
 type Center struct {
 	needs     Needs
+	wait      bool   // rounds have timing After whatever that of needs is
 	done      uint64 // last completed round; the round in progress is done+1
 	counted   int    // members merged into the round in progress
 	members   map[int]*member
@@ -79,6 +80,24 @@ func NewCenter(needs Needs, round uint64, pipelines ...int) *Center {
 		c.add(p)
 	}
 	return c
+}
+
+// Synchronize says whether the rounds after the last completed one have timing After, whatever the method's is. It is for the boundary of rounds: while messages of the next one are here
+// it is an error, and changes nothing.
+func (c *Center) Synchronize(on bool) error {
+	if !c.atBoundary() {
+		return fmt.Errorf("center: timing of round %d: messages of it are here already", c.done+1)
+	}
+	c.wait = on
+	return nil
+}
+
+// TimingOf is the timing of a round: that in progress, or the last completed one before the next is synchronized.
+func (c *Center) TimingOf(round uint64) Timing {
+	if c.wait {
+		return After
+	}
+	return c.needs.TimingOf(round)
 }
 
 // Round is the last completed round.
@@ -225,7 +244,7 @@ func (c *Center) run(actions []Action) []Action {
 
 // releaseArrived releases, with timing Before, every member whose message of the round in progress is here.
 func (c *Center) releaseArrived(actions []Action) []Action {
-	if c.needs.TimingOf(c.done+1) != Before {
+	if c.TimingOf(c.done+1) != Before {
 		return actions
 	}
 	for _, p := range c.Members() {
@@ -259,7 +278,7 @@ func (c *Center) advance(actions []Action) []Action {
 	count := c.counted
 	c.counted = 0
 	actions = append(actions, Action{Kind: Advance, Round: c.done, Count: count})
-	if c.needs.TimingOf(c.done) == After {
+	if c.TimingOf(c.done) == After {
 		for _, p := range c.Members() {
 			if !c.leaving[p] {
 				actions = c.release(actions, p)

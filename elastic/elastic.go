@@ -33,6 +33,9 @@ func checkElastic(c Config) error {
 		return fmt.Errorf("averaging.alpha is %v: with pull: elastic and %d pipelines at most 2/(%d+1) = %.4g, "+
 			"beyond which center and pipelines oscillate with growing distance", c.Alpha, c.Pipelines, c.Pipelines, limit)
 	}
+	if c.Pull == PullElastic && c.MaxDrift > 0 {
+		return fmt.Errorf("averaging.max_drift is %v: with pull: elastic a message is the pull itself, which a synchronous round would have in the place of; use pull: predicted, old or new, or a larger alpha", c.MaxDrift)
+	}
 	return nil
 }
 
@@ -61,7 +64,9 @@ type avgpipe struct {
 }
 
 func (a avgpipe) Config() Config { return a.config }
-func (a avgpipe) Needs() Needs   { return Needs{Timing: a.timing, Delta: true} }
+func (a avgpipe) Needs() Needs {
+	return Needs{Timing: a.timing, Delta: true, MaxDrift: a.config.MaxDrift}
+}
 
 func (a avgpipe) RateScale(adaptive bool) float64 { return rateOfUpdates(adaptive, a.config.Pipelines) }
 

@@ -19,7 +19,7 @@ type entry struct {
 
 // methods is every averaging method, by name.
 var methods = map[string]entry{
-	"elastic":   {newElastic, checkElastic, []string{"pull", "alpha", "horizon"}},
+	"elastic":   {newElastic, checkElastic, []string{"pull", "alpha", "horizon", "max_drift"}},
 	"localsgd":  {newLocalSGD, nil, nil},
 	"diloco":    {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}},
 	"allreduce": {newAllReduce, checkGradients, nil},
@@ -67,6 +67,8 @@ type Config struct {
 	// Horizon is how many of its own updates a pipeline adds to the center to predict where that will be, with PullPredicted. 0 means
 	// DefaultHorizon(Tau). Other pulls do not use it.
 	Horizon float64
+	// MaxDrift is how far pipelines may move away from the center of a stage, as a share of its length, until rounds are synchronous (Drift). 0: there is no bound.
+	MaxDrift float64
 	// OuterRate and OuterMomentum are those of the step that the center takes by the mean update, with diloco. The rate is DefaultOuterRate by default; a momentum of 0 is none.
 	OuterRate, OuterMomentum float64
 	// Warmup is how many of the first rounds nobody's gradient is late in, with pipesgd and sapipe. Default 0.
@@ -170,6 +172,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("averaging.alpha is %v: between 0 and 1 (0 for the default)", c.Alpha)
 	case !(c.Horizon > 0 && c.Horizon <= 4):
 		return fmt.Errorf("averaging.horizon is %v: above 0 and at most 4 updates", c.Horizon)
+	case !(c.MaxDrift >= 0 && c.MaxDrift <= 1):
+		return fmt.Errorf("averaging.max_drift is %v: between 0 and 1, a share of the center's length (0: no bound)", c.MaxDrift)
 	case !(c.OuterRate > 0 && c.OuterRate <= 2):
 		return fmt.Errorf("averaging.outer_lr is %v: above 0 and at most 2", c.OuterRate)
 	case !(c.OuterMomentum >= 0 && c.OuterMomentum < 1):
@@ -231,6 +235,8 @@ type Needs struct {
 	Earlier bool
 	// Moved: Predictor.Expect reads the update that was applied.
 	Moved bool
+	// MaxDrift: rounds in which pipelines are farther from the center than this share of its length are followed by synchronous ones, in which pipelines are set to the center in the place of Pull (Drift). 0: none are.
+	MaxDrift float64
 }
 
 // Predictor is a method whose pipelines compute with predicted weights.

@@ -101,12 +101,15 @@ func (g *Group) buildShard(st *localStage) error {
 	if err := st.shard.allocate(); err != nil {
 		return err
 	}
+	st.snaps.drift = &st.shard.drift
 	st.peers = newPeers(g, st)
 	st.shard.peers = st.peers
+	synchronous := false
 	if r := st.config.Restore; r != nil {
 		r.restore(st.shard)
+		synchronous = r.Synchronous
 	}
-	return nil
+	return st.shard.bound(synchronous)
 }
 
 func (g *Group) newRunner(st *localStage, p int, s stage.Stage) *runner {

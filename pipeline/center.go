@@ -31,6 +31,7 @@ type shard struct {
 	slices    []*slice        // several only where gradients are exchanged
 	segments  []*segment      // of the slices, ascending
 	moved     flat.Vector     // the update of a step, with Needs.Moved
+	drift     drift
 	snaps     *snapshotter
 	eval      *evaluator // nil without evaluation
 
@@ -112,9 +113,6 @@ func (s *shard) take(ctx context.Context, in input) error {
 	case in.capture:
 		return s.captureAll(ctx, in.round)
 	}
-	if err := s.complete(ctx, in); err != nil {
-		return err
-	}
 	if !s.needs.Gradients && in.round > s.round()+1 {
 		s.early = append(s.early, in)
 		return nil
@@ -154,6 +152,9 @@ func (s *shard) round() uint64 {
 
 // update hands a message to the center of its segment.
 func (s *shard) update(ctx context.Context, in input) error {
+	if err := s.complete(ctx, in); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	actions, err := in.segment.center.Update(in.pipeline, in.round)
 	s.mu.Unlock()
@@ -210,6 +211,7 @@ func (s *shard) execute(ctx context.Context, of *segment, actions []elastic.Acti
 	for _, a := range actions {
 		if a.Kind == elastic.Advance && !s.needs.Gradients && s.round() == a.Round { // of all segments
 			s.report(a.Round)
+			return s.enforce()
 		}
 	}
 	return nil
@@ -294,6 +296,7 @@ func (s *shard) apply(of *segment, a elastic.Action) {
 			s.pull(of, a.Pipeline, a.Round)
 		}
 	case elastic.Merge:
+		of.addSquare(a)
 		if !of.needs.Identity && of.here {
 			of.rules.Merge(of.vectors, of.message(a.Pipeline, a.Round), a.First)
 		}
@@ -346,6 +349,7 @@ func (s *shard) advance(of *segment, a elastic.Action) {
 	if of.needs.Identity {
 		return
 	}
+	s.settle(of, a)
 	vectors := of.vectors
 	if !of.here {
 		vectors.Sum = of.message(of.sender(), a.Round)
@@ -371,9 +375,14 @@ func (s *shard) pull(of *segment, pipeline int, round uint64) {
 		of.gradients[pipeline].Zero()
 	case of.needs.Gradients:
 		of.rules.Pull(of.gradients[pipeline], message, of.vectors.Center)
-	default:
+	case s.drift.inForce:
+		of.weights[pipeline].Copy(of.vectors.Center)
+	case of.needs.TimingOf(round) == elastic.After:
 		of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
-		if of.needs.TimingOf(round) == elastic.Before && s.peers.takes(of) {
+	default:
+		s.measure(of, pipeline, round)
+		of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
+		if s.peers.takes(of) {
 			s.peers.fill(pipeline, of, round, message, s.residual(pipeline, of))
 		}
 	}

@@ -119,6 +119,8 @@ type Events struct {
 	OnStarted func()
 	// OnStep: a pipeline has applied the update of a step. Only where the last stage lives.
 	OnStep func(StepReport)
+	// OnDrift: pipelines of a stage were farther from its center than is allowed, and its rounds are synchronous from the next one on, or no longer.
+	OnDrift func(DriftReport)
 	// OnRound: a stage's shard of the center has completed a round.
 	OnRound func(stage int, round uint64)
 	// OnEvaluated: the center of a round was evaluated. Only where the last stage lives.

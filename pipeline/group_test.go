@@ -153,7 +153,7 @@ func (r *run) onEvaluated(e Evaluation) {
 
 // onSnapshot keeps a copy: the memory is the group's.
 func (r *run) onSnapshot(s *Snapshot) {
-	c := &Snapshot{Stage: s.Stage, Round: s.Round, Count: s.Count, Center: slices.Clone(s.Center)}
+	c := &Snapshot{Stage: s.Stage, Round: s.Round, Count: s.Count, Synchronous: s.Synchronous, Center: slices.Clone(s.Center)}
 	for _, v := range s.State {
 		c.State = append(c.State, slices.Clone(v))
 	}
@@ -204,13 +204,16 @@ type sequential struct {
 	updates []uint64             // by stage: that optimizers have taken
 	lost    map[[2]int]flat.Host // by pipeline and stage: what rounding has left out of messages
 	losses  map[[2]uint64]float64
+	// synchronous says, by stage, whether the next round is by the bound of the drift, and changes after which rounds that has changed.
+	synchronous map[int]bool
+	changes     map[int][]uint64
 	// versions are, by pipeline and stage, all that its weights have been since pipelines drained, with updates inside of batches.
 	versions [][][]flat.Host
 }
 
 func (r *run) sequential(t testing.TB) *sequential {
 	t.Helper()
-	s := &sequential{losses: map[[2]uint64]float64{}, lost: map[[2]int]flat.Host{}, versions: make([][][]flat.Host, r.pipelines)}
+	s := &sequential{losses: map[[2]uint64]float64{}, synchronous: map[int]bool{}, changes: map[int][]uint64{}, lost: map[[2]int]flat.Host{}, versions: make([][][]flat.Host, r.pipelines)}
 	for range r.pipelines {
 		var stages []*fake
 		for k := range r.stages {
@@ -250,7 +253,7 @@ func (r *run) sequential(t testing.TB) *sequential {
 			}
 		}
 		for k := range r.stages {
-			r.averageStage(s, k, deltas)
+			r.averageStage(s, k, round, deltas)
 		}
 	}
 	return s

@@ -86,7 +86,7 @@ func (s *shard) complete(ctx context.Context, in input) error {
 		return s.peers.send(ctx)
 	}
 	of := in.segment
-	if copies, sends := s.completes(of, in.round); !copies && !sends {
+	if copies, sends, measures := s.completes(of, in.round); !copies && !sends && !measures {
 		return nil
 	}
 	span := trace.Span{Kind: trace.Average, Pipeline: in.pipeline, Stage: s.index, Micro: -1, Step: in.round*s.config.tau() - 1}
@@ -100,19 +100,24 @@ func (s *shard) complete(ctx context.Context, in input) error {
 	return s.peers.send(ctx)
 }
 
-// completes says what a message of a segment still needs once its pipeline has handed it over: to be copied from the gradient, or to be rounded and sent to the owner of the segment.
-func (s *shard) completes(of *segment, round uint64) (copies, sends bool) {
+// completes says what a message of a segment still needs once its pipeline has handed it over: to be copied from the gradient, to be rounded and sent to the owner of the segment, or its
+// pipeline's distance from the center.
+func (s *shard) completes(of *segment, round uint64) (copies, sends, measures bool) {
 	copies = of.needs.Gradients && !of.needs.Borrows()
-	sends = s.peers.takes(of) && (of.needs.Gradients || of.needs.TimingOf(round) == elastic.After)
-	return copies, sends
+	waits := !of.needs.Gradients && s.timing(of, round) == elastic.After
+	sends = s.peers.takes(of) && (of.needs.Gradients || waits)
+	return copies, sends, waits && s.drift.Bounded()
 }
 
 // completeNow does it. On the executor.
 func (s *shard) completeNow(of *segment, pipeline int, round uint64) {
-	copies, sends := s.completes(of, round)
+	copies, sends, measures := s.completes(of, round)
 	message := of.message(pipeline, round)
 	if copies {
 		message.Copy(of.gradients[pipeline])
+	}
+	if measures {
+		s.measure(of, pipeline, round)
 	}
 	if sends {
 		s.peers.fill(pipeline, of, round, message, s.residual(pipeline, of))

@@ -37,8 +37,32 @@ type peers struct {
 	filled []filled // in the order in which they are to be sent
 }
 
-// finalBytes are those behind the elements of a message: the final round, as the sender knows it (Group.Commit).
-const finalBytes = 8
+// tail is what is behind the elements of a message.
+type tail struct {
+	final  uint64  // round, as the sender knows it (Group.Commit)
+	square float64 // segment.squares of the sender; on the wire only where drift is bounded
+}
+
+// The bytes of a tail.
+const (
+	finalBytes  = 8
+	squareBytes = 8
+)
+
+func (t tail) write(to []byte) {
+	binary.LittleEndian.PutUint64(to, t.final)
+	if len(to) > finalBytes {
+		binary.LittleEndian.PutUint64(to[finalBytes:], math.Float64bits(t.square))
+	}
+}
+
+func readTail(from []byte) (t tail) {
+	t.final = binary.LittleEndian.Uint64(from)
+	if len(from) > finalBytes {
+		t.square = math.Float64frombits(binary.LittleEndian.Uint64(from[finalBytes:]))
+	}
+	return t
+}
 
 // filled is a message that is to be sent.
 type filled struct {
@@ -109,11 +133,21 @@ func (p *peers) takes(of *segment) bool {
 	return p.exist() && (!of.here || p.rounds != elastic.Float32)
 }
 
-// messageBytes are those of a message of a segment: its elements, and the sender's final round.
-func (p *peers) messageBytes(of *segment) int { return p.rounds.Bytes(of.To-of.From) + finalBytes }
+// tailBytes are those behind the elements of a message of a segment.
+func (of *segment) tailBytes() int {
+	if of.squares == nil {
+		return finalBytes
+	}
+	return finalBytes + squareBytes
+}
+
+// messageBytes are those of a message of a segment.
+func (p *peers) messageBytes(of *segment) int { return p.rounds.Bytes(of.To-of.From) + of.tailBytes() }
 
 // sumBytes are those of a sum.
-func (p *peers) sumBytes(of *segment) int { return p.rounds.Sums().Bytes(of.To-of.From) + finalBytes }
+func (p *peers) sumBytes(of *segment) int {
+	return p.rounds.Sums().Bytes(of.To-of.From) + of.tailBytes()
+}
 
 // messageHeader is that of a message: a segment takes the place of a micro-batch.
 func (s stageID) messageHeader(segment int, round uint64) wire.Header {
@@ -129,6 +163,11 @@ func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vecto
 	to := p.links[pipeline][of.owner]
 	f := to.NewFrame(p.id(pipeline).messageHeader(of.index, round), p.messageBytes(of))
 	p.pack(p.rounds, f.Payload, of, message, residual)
+	square := 0.0
+	if of.squares != nil {
+		square = of.squares[pipeline][round%2]
+	}
+	p.end(f.Payload, of, square)
 	p.add(filled{to, f})
 }
 
@@ -141,6 +180,7 @@ func (p *peers) publish(of *segment, round uint64) {
 		if first == nil {
 			first = f.Payload
 			p.pack(p.rounds.Sums(), first, of, of.vectors.Sum, nil)
+			p.end(first, of, of.squared)
 		} else {
 			copy(f.Payload, first)
 		}
@@ -148,10 +188,14 @@ func (p *peers) publish(of *segment, round uint64) {
 	}
 }
 
-// pack writes a vector of a segment, which it rounds, and the final round.
+// end writes the tail of a message.
+func (p *peers) end(payload []byte, of *segment, square float64) {
+	tail{p.gate.last(), square}.write(payload[len(payload)-of.tailBytes():])
+}
+
+// pack writes a vector of a segment, which it rounds, before the tail.
 func (p *peers) pack(by elastic.Precision, payload []byte, of *segment, v flat.Vector, residual []float32) {
-	at := len(payload) - finalBytes
-	binary.LittleEndian.PutUint64(payload[at:], p.gate.last())
+	at := len(payload) - of.tailBytes()
 	if by == elastic.Float32 {
 		v.Read(floats(payload[:at]), 0)
 		return
@@ -269,15 +313,19 @@ func (r *remote) deliver(ctx context.Context) error {
 	if err := verify(f, r.messageHeader(of.index, round), bytes); err != nil {
 		return err
 	}
-	at := bytes - finalBytes
-	if final := binary.LittleEndian.Uint64(f.Payload[at:]); !r.gate.lower(final) {
-		return fmt.Errorf("training ends at round %d there, and a pipeline here has begun a later one", final)
+	at := bytes - of.tailBytes()
+	end := readTail(f.Payload[at:])
+	if !r.gate.lower(end.final) {
+		return fmt.Errorf("training ends at round %d there, and a pipeline here has begun a later one", end.final)
 	}
 	if err := r.awaitRelease(ctx, of, as, round-1); err != nil {
 		return err
 	}
 	err = r.shard.executor.doBetween(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
 		r.shard.peers.unpack(by, of.message(as, round), of, f.Payload[:at])
+		if of.squares != nil {
+			of.squares[as][round%2] = end.square
+		}
 		return nil
 	})
 	if err == nil {

@@ -15,7 +15,7 @@ import (
 
 // averagings are the methods that tests run: elastic by its pulls, the others by their names, with what is set of them.
 var averagings = []string{
-	"predicted", "old", "new", "elastic", "localsgd", "diloco", "allreduce", "pipesgd", "pipesgd after 3",
+	"predicted", "old", "new", "elastic", "predicted within 0.0023", "old within 0.0012", "localsgd", "diloco", "allreduce", "pipesgd", "pipesgd after 3",
 	"sapipe 3 local", "sapipe 2 prev_sync diag after 2", "sapipe 3 local_prev_sync outer_adaptive", "sapipe 4 local_prev_sync diag_adaptive after 1", "sapipe 1 prev_sync outer", "sapipe 5 prev_sync after 1", "sapipe 99 none",
 }
 
@@ -31,6 +31,9 @@ func (r *run) method() elastic.Method {
 		c.OuterRate, c.OuterMomentum = outerRate, outerMomentum
 	case "pipesgd after 3":
 		name, c.Warmup = "pipesgd", 3
+	}
+	if r.maxDrift() > 0 {
+		name, c.Pull, c.MaxDrift = "elastic", r.pull(), r.maxDrift()
 	}
 	if words := strings.Fields(r.by); len(words) > 0 && words[0] == "sapipe" {
 		name, c.Lambda = "sapipe", lambda
@@ -49,6 +52,19 @@ func (r *run) method() elastic.Method {
 		panic(err)
 	}
 	return m
+}
+
+// pull is that of elastic averaging.
+func (r *run) pull() elastic.PullRule {
+	pull, _, _ := strings.Cut(r.by, " ")
+	return elastic.PullRule(cmp.Or(pull, "predicted"))
+}
+
+// maxDrift is the bound of the pipelines' drift; 0: there is none.
+func (r *run) maxDrift() float64 {
+	_, within, _ := strings.Cut(r.by, " within ")
+	bound, _ := strconv.ParseFloat(within, 64)
+	return bound
 }
 
 // tauOf is tau where an averaging may have rounds of several batches.
@@ -265,13 +281,13 @@ func (r *run) dilocoStage(s *sequential, k int, deltas [][]flat.Host) {
 }
 
 // averageStage is one round of one shard (algorithms of Chen et al. 2023 and Zhang et al. 2015).
-func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
+func (r *run) averageStage(s *sequential, k int, round uint64, deltas [][]flat.Host) {
 	center := s.centers[k]
 	if r.pipelines == 1 {
 		center.Copy(s.fakes[0][k].params)
 		return
 	}
-	pull := elastic.PullRule(cmp.Or(r.by, "predicted"))
+	pull := r.pull()
 	switch r.by {
 	case "diloco":
 		r.dilocoStage(s, k, deltas)
@@ -282,6 +298,8 @@ func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
 	alpha := float32(elastic.DefaultAlpha(pull, r.pipelines))
 	old := slices.Clone(center)
 	sum := flat.NewHost(len(center))
+	synchronous := s.synchronous[k]
+	r.decide(s, k, round, old)
 	for p := range r.pipelines {
 		x := s.fakes[p][k].params
 		message := deltas[p][k]
@@ -303,6 +321,12 @@ func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
 		return
 	}
 	center.Axpy(1/float32(r.pipelines), sum)
+	if synchronous {
+		for p := range r.pipelines {
+			s.fakes[p][k].params.Copy(center)
+		}
+		return
+	}
 	toward := old
 	if pull == elastic.PullNew {
 		toward = center
@@ -312,5 +336,28 @@ func (r *run) averageStage(s *sequential, k int, deltas [][]flat.Host) {
 		if pull == elastic.PullPredicted {
 			s.fakes[p][k].params.Axpy(alpha*float32(elastic.DefaultHorizon(r.tau)), deltas[p][k])
 		}
+	}
+}
+
+// decide says whether the next round of a stage is synchronous: while the pipelines are farther from the center than the bound, or, in a synchronous round, than half of it.
+func (r *run) decide(s *sequential, k int, round uint64, center flat.Host) {
+	if r.maxDrift() == 0 {
+		return
+	}
+	var apart, length float64
+	for i, c := range center {
+		for p := range r.pipelines {
+			d := float64(s.fakes[p][k].params[i]) - float64(c)
+			apart += d * d / float64(r.pipelines)
+		}
+		length += float64(c) * float64(c)
+	}
+	bound := r.maxDrift()
+	if s.synchronous[k] {
+		bound /= 2
+	}
+	if next := math.Sqrt(apart/length) > bound; next != s.synchronous[k] {
+		s.synchronous[k] = next
+		s.changes[k] = append(s.changes[k], round)
 	}
 }

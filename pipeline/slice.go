@@ -58,6 +58,11 @@ type segment struct {
 	center  *elastic.Center
 	vectors elastic.Shard
 	sums    []flat.Vector // of the owner, where that is another group: Timing.Buffers of them
+
+	// Where drift is bounded, on the executor.
+	squares [][2]float64 // by member and round: its squared distance from the center, of the owner's sum that of all; nil elsewhere
+	squared float64      // of all pipelines in the round in progress
+	length  float64      // the center's, squared, before the round
 }
 
 // sender stands for the owner among the members of the center of a segment that is summed elsewhere: its message is the sum of those of all pipelines.
@@ -161,6 +166,9 @@ func newSlices(c *Config, l elastic.Layout, from *Snapshot) (all []*slice, segme
 			members = append([]int{of.sender()}, c.here()...)
 		}
 		of.center = elastic.NewCenter(of.needs, c.StartRound, members...)
+		if of.needs.MaxDrift > 0 {
+			of.squares = make([][2]float64, c.Pipelines+len(c.groups()))
+		}
 		segments = append(segments, of)
 	}
 	return all, segments

@@ -15,13 +15,15 @@ import (
 // Snapshot is one stage's part of a round, a consistent cut: the center after the round, and each pipeline as it left it. A
 // group that restores it and goes on computes the same bits as one that never stopped.
 type Snapshot struct {
-	Stage     int
-	Round     uint64
-	Count     int             // pipelines whose updates are in the round
-	Begins    bool            // the round has nothing of what the averaging method keeps, which begins after it: State is 0. Of one that is restored
-	Center    []float32       // may share memory with Pipelines[0].Parameters
-	State     [][]float32     // elastic.Needs.Keeps vectors of the averaging method
-	Pipelines []PipelineState // of those that train here, ascending; none with Config.CenterOnly: then each restarts from the center
+	Stage  int
+	Round  uint64
+	Count  int  // pipelines whose updates are in the round
+	Begins bool // the round has nothing of what the averaging method keeps, which begins after it: State is 0. Of one that is restored
+	// Synchronous: the next round is, by the bound of the pipelines' drift.
+	Synchronous bool
+	Center      []float32       // may share memory with Pipelines[0].Parameters
+	State       [][]float32     // elastic.Needs.Keeps vectors of the averaging method
+	Pipelines   []PipelineState // of those that train here, ascending; none with Config.CenterOnly: then each restarts from the center
 }
 
 // PipelineState is one pipeline's part of a Snapshot.
@@ -46,7 +48,8 @@ type snapshotter struct {
 	index    int
 	config   *Config
 	needs    elastic.Needs
-	segments int // of the stage, whose vectors have this length
+	drift    *drift // of the shard
+	segments int    // of the stage, whose vectors have this length
 	length   int
 	tau      uint64
 	fresh    []uint64 // by pipeline: the step at which its optimizer state was zero
@@ -178,7 +181,7 @@ func (s *snapshotter) capturePipeline(round uint64, sh *shard, pipeline int) {
 // captureCenter notes a segment's center, and what the method keeps of it, for the snapshot of a round. On the executor.
 func (s *snapshotter) captureCenter(round uint64, count int, of *segment) {
 	t := s.of(round)
-	t.snapshot.Count = count
+	t.snapshot.Count, t.snapshot.Synchronous = count, s.drift.Synchronous() // the segment that completes the round last decides
 	var parts []*copier
 	for j, v := range of.needs.Kept(of.vectors) {
 		parts = append(parts, &copier{from: v, to: t.snapshot.State[j][of.From:of.To]})
