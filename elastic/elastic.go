@@ -34,7 +34,7 @@ func checkElastic(c Config) error {
 			"beyond which center and pipelines oscillate with growing distance", c.Alpha, c.Pipelines, c.Pipelines, limit)
 	}
 	if c.Pull == PullElastic && c.MaxDrift > 0 {
-		return fmt.Errorf("averaging.max_drift is %v: with pull: elastic a message is the pull itself, which a synchronous round would have in the place of; use pull: predicted, old or new, or a larger alpha", c.MaxDrift)
+		return fmt.Errorf("averaging.max_drift is %v: with pull: elastic pipelines move the center by what pulls them, and a synchronous round would have no pull; use pull: predicted, old or new, or a larger alpha", c.MaxDrift)
 	}
 	return nil
 }

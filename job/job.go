@@ -328,6 +328,9 @@ type Averaging struct {
 	// With `pull: predicted`, how many of its own updates a pipeline adds to the center to predict where that will be. 1: where this
 	// round's updates take it. More: ahead of that, where the next gradients arrive. 0: 1.5, and 1 with a tau above 1.
 	Horizon float64 `yaml:"horizon" json:"horizon" default:"0" rule:"min=0 max=4" zero:"1.5, or 1 with a tau above 1"`
+	// With `elastic`, how far pipelines may move away from the center of a stage, as a share of the length of its weights: the root of the mean of their squared distances. While they are farther at the end
+	// of a round, the rounds after it are synchronous: each pipeline waits for all and is set to the center, until they move at most half as far within a round. The job's log and status say so. 0: there is no bound.
+	MaxDrift float64 `yaml:"max_drift" json:"max_drift,omitempty" default:"0" rule:"min=0 max=1" zero:"no bound"`
 	// With `diloco`, the learning rate of the step that the center takes. 0: 0.7.
 	OuterRate float64 `yaml:"outer_lr" json:"outer_lr,omitempty" default:"0" rule:"min=0 max=2" zero:"0.7"`
 	// With `diloco`, the momentum of that step.

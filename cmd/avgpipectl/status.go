@@ -256,6 +256,9 @@ func averaged(s api.JobStatus) []string {
 	if s.Ages != "" {
 		lines = append(lines, s.Ages)
 	}
+	if waiting := synchronous(s.StageStatus); waiting != "" {
+		lines = append(lines, "rounds of "+waiting+" are synchronous: pipelines are beyond max_drift")
+	}
 	st := s.Staleness
 	if st == nil {
 		return lines
@@ -268,6 +271,23 @@ func averaged(s api.JobStatus) []string {
 		text += fmt.Sprintf(", and what they compute with %.2g%% from their own", 100*ahead)
 	}
 	return append(lines, text)
+}
+
+// synchronous names the stages whose rounds are, because pipelines are too far from the center; "" where there are none.
+func synchronous(stages []api.StageStatus) string {
+	var names []string
+	for _, s := range stages {
+		if name := strconv.Itoa(s.Stage); s.Synchronous && !slices.Contains(names, name) { // all groups decide alike
+			names = append(names, name)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return "stage " + names[0]
+	}
+	return "stages " + strings.Join(names, ", ")
 }
 
 // batches says how long a batch of each pipeline takes, and is expected to; "" while neither is known.

@@ -111,3 +111,20 @@ func TestStatusSaysWhereTheStagesAre(t *testing.T) {
 		}
 	}
 }
+
+func TestStatusNamesTheStagesWhoseRoundsAreSynchronous(t *testing.T) {
+	all := []api.StageStatus{{Stage: 0}, {Stage: 1, Synchronous: true}, {Stage: 2}, {Group: 1, Stage: 1, Synchronous: true}}
+	if got := synchronous(all); got != "stage 1" {
+		t.Errorf("one stage of two groups: %q", got)
+	}
+	all[2].Synchronous = true
+	if got := synchronous(all); got != "stages 1, 2" {
+		t.Errorf("two stages: %q", got)
+	}
+	if got := averaged(api.JobStatus{Averaging: "elastic", StageStatus: all}); len(got) != 2 || got[1] != "rounds of stages 1, 2 are synchronous: pipelines are beyond max_drift" {
+		t.Errorf("status says %q", got)
+	}
+	if got := averaged(api.JobStatus{Averaging: "elastic", StageStatus: all[:1]}); len(got) != 1 {
+		t.Errorf("without any: %q", got)
+	}
+}

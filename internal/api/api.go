@@ -149,6 +149,8 @@ type StageStatus struct {
 	Optimizer      float64 `json:"optimizer"`
 	Commit         float64 `json:"commit"`
 	Evaluate       float64 `json:"evaluate"` // of the center on held-out data
+	// Synchronous: the pipelines of the stage are farther from its center than averaging.max_drift, so that each round waits for all of them and sets them to the center.
+	Synchronous bool `json:"synchronous,omitempty"`
 	// Lag is of an emulated device alone: what its passes, and the messages to it, were later than the job dictates, added up since the
 	// worker began to train, as a fraction of that time. Where it is more than LagBound, the times are not those of the devices.
 	Lag *float64 `json:"lag,omitempty"`

@@ -46,6 +46,8 @@ type ShardMeta struct {
 	Updates []uint64 `json:"updates,omitempty"`
 	// Count is the number of pipelines whose updates are in the round.
 	Count int `json:"count"`
+	// Synchronous: the round after it is, for how far the stage's pipelines are from its center (averaging.max_drift).
+	Synchronous bool `json:"synchronous,omitempty"`
 	// Frozen is the digest of the shard that holds the stage's frozen parameters, in a vector of that name; empty: it has none.
 	Frozen shard.Digest `json:"frozen,omitempty"`
 	// Companions are the digests of the files that WriteCompanions kept, by name. Absent in older shards.

@@ -83,12 +83,14 @@ type Piece struct {
 
 // Assembly says how a stage is made. What no piece covers is 0.
 type Assembly struct {
-	Vectors   []shard.Vector // of the result
-	Count     int            // pipelines whose updates are in the round
-	Averaging int            // vectors of the averaging method that the round has
-	Pipelines []int          // that go on; others start from the center
-	Updates   []uint64       // that their optimizer states have seen
-	Pieces    []Piece
+	Vectors []shard.Vector // of the result
+	Count   int            // pipelines whose updates are in the round
+	// Synchronous: the next round is, for the pipelines of one of the sources.
+	Synchronous bool
+	Averaging   int      // vectors of the averaging method that the round has
+	Pipelines   []int    // that go on; others start from the center
+	Updates     []uint64 // that their optimizer states have seen
+	Pieces      []Piece
 }
 
 // Assemble finds the pieces of a stage. Pipelines of the round go on with their weights and their optimizer state as long as there are as many
@@ -99,6 +101,7 @@ func Assemble(sources []Source, t Target) (*Assembly, error) {
 		return nil, err
 	}
 	a := &Assembly{Count: sources[0].Meta.Count, Vectors: centerVectors(t.Averaging, t.Elements)}
+	a.Synchronous = slices.ContainsFunc(sources, func(s Source) bool { return s.Meta.Synchronous })
 	for from := 0; from < len(sources); {
 		first := sources[from].Meta.First
 		to := from + 1

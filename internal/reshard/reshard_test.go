@@ -218,6 +218,25 @@ func TestWhatTheMethodKeepsGoesWithTheCenter(t *testing.T) {
 	}
 }
 
+// TestARoundIsFollowedByASynchronousOneWhereAnyOfItsShardsIs: whatever the split.
+func TestARoundIsFollowedByASynchronousOneWhereAnyOfItsShardsIs(t *testing.T) {
+	for which := -1; which < 2; which++ {
+		parts, _ := round(t, []int{0, 1, layers}, 2, 1)
+		sources := []reshard.Source{parts[0].Source, parts[1].Source}
+		if which >= 0 {
+			sources[which].Meta.Synchronous = true
+		}
+		tensors, length := laid(0, layers)
+		a, err := reshard.Assemble(sources, reshard.Target{Layers: [2]int{0, layers}, Tensors: tensors, Elements: length, State: stateVectors, Pipelines: 2, To: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Synchronous != (which >= 0) {
+			t.Errorf("shard %d is: the assembly says %v", which, a.Synchronous)
+		}
+	}
+}
+
 // TestWhatAveragingKeepsGoesWithItsPipeline: where the round has none, passes read the pipeline's weights, and the message and the residual are 0; other methods do not take them.
 func TestWhatAveragingKeepsGoesWithItsPipeline(t *testing.T) {
 	tensors, length := laid(0, layers)

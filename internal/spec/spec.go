@@ -329,6 +329,11 @@ func describeSetting(a *job.Averaging, setting string) string {
 			return ""
 		}
 		return fmt.Sprintf("horizon=%.3g", cmp.Or(a.Horizon, elastic.DefaultHorizon(a.Tau)))
+	case "max_drift":
+		if a.MaxDrift == 0 {
+			return ""
+		}
+		return fmt.Sprintf("max_drift=%.3g", a.MaxDrift)
 	case "outer_lr":
 		return fmt.Sprintf("outer_lr=%.3g", cmp.Or(a.OuterRate, elastic.DefaultOuterRate))
 	case "outer_momentum":

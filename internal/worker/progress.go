@@ -43,7 +43,9 @@ type progress struct {
 	routes    map[way]*api.TransportStatus // between GPUs
 	watches   map[int][]*wire.Watch        // of links to other nodes, by lower stage
 	held      map[int]string               // by stage: why its shard cannot be written yet
-	late      []time.Duration              // of each stage here: host.lags when training began
+	// synchronous says of which stages here rounds are, because pipelines are too far from the center.
+	synchronous map[int]bool
+	late        []time.Duration // of each stage here: host.lags when training began
 }
 
 // lossSteps is how many steps of each pipeline the training loss is the mean of.
@@ -54,7 +56,7 @@ func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 	p := &progress{
 		state: api.Starting, origin: originOf(&a), rounds: map[int]uint64{}, batch: uint64(a.Spec.Job.Train.Batch),
 		steps: make([]uint64, a.Spec.Job.Shared()), everyone: uint64(max(1, len(a.Groups))), rate: trace.NewRate(window), begun: map[int]bool{}, spans: map[int]*trace.Accumulator{},
-		transfers: newTransfers(a, plan), routes: map[way]*api.TransportStatus{}, held: map[int]string{},
+		transfers: newTransfers(a, plan), routes: map[way]*api.TransportStatus{}, held: map[int]string{}, synchronous: map[int]bool{},
 		watches: map[int][]*wire.Watch{},
 	}
 	p.first, _ = a.Shared()
@@ -136,6 +138,13 @@ func (p *progress) finished(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = now
+}
+
+// synchronize notes whether the rounds of a stage are synchronous, because pipelines are too far from the center.
+func (p *progress) synchronize(stage int, on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.synchronous[stage] = on
 }
 
 // hold notes why a stage's shard cannot be written yet; "" when it can.
@@ -228,7 +237,7 @@ func (p *progress) stage(k int, s *hosted, now time.Time) api.StageStatus {
 	return api.StageStatus{
 		Group: p.group, Stage: k, Device: s.on.name, GPU: s.gpu, Layers: fmt.Sprintf("%d-%d", s.meta.Layers[0], s.meta.Layers[1]-1), Busy: f.Busy,
 		WaitUpstream: f.WaitUpstream, WaitDownstream: f.WaitDownstream, Average: f.Average, Optimizer: f.Optimizer,
-		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(), Memory: s.memory(len(p.steps)),
+		Commit: f.Commit, Evaluate: f.Evaluate, MemoryBytes: s.device.now.Load(), Memory: s.memory(len(p.steps)), Synchronous: p.synchronous[k],
 	}
 }
 

@@ -101,7 +101,7 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 		return nil, err
 	}
 	allocate := func() []float32 { return make([]float32, s.shape.Parameters) }
-	out := &pipeline.Snapshot{Stage: s.index, Round: r.Round, Count: a.Count, Begins: a.Averaging < needs.Keeps(), Center: allocate()}
+	out := &pipeline.Snapshot{Stage: s.index, Round: r.Round, Count: a.Count, Synchronous: a.Synchronous, Begins: a.Averaging < needs.Keeps(), Center: allocate()}
 	for range needs.Keeps() {
 		out.State = append(out.State, allocate())
 	}

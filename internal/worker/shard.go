@@ -81,7 +81,7 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 		return control.ShardInfo{}, err
 	}
 	about := of.meta
-	about.Count, about.Frozen = s.Count, of.frozen.file.Digest
+	about.Count, about.Synchronous, about.Frozen = s.Count, s.Synchronous, of.frozen.file.Digest
 	about.First, _ = t.assignment.Shared()
 	for _, p := range s.Pipelines {
 		about.Updates = append(about.Updates, p.Updates)

@@ -128,6 +128,7 @@ func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipelin
 		}
 		for i := range c.Stages {
 			c.Stages[i].Restore = snapshots[i]
+			t.progress.synchronize(c.Stages[i].Index, snapshots[i].Synchronous)
 		}
 	}
 	return pipeline.New(c)
@@ -176,6 +177,7 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 			now := time.Now()
 			t.history.step(r, t.progress.step(r, now), now)
 		},
+		OnDrift: t.drifted,
 		OnRound: t.progress.round,
 		OnRoute: t.routed,
 		Trace:   t.progress.span,
@@ -196,6 +198,23 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 			t.log.Info("the final round is complete", zap.Uint64("round", round))
 		},
 	}
+}
+
+// drifted notes that rounds of a stage are synchronous from now on, or no longer.
+func (t *trainer) drifted(r pipeline.DriftReport) {
+	t.progress.synchronize(r.Stage, r.Synchronous)
+	note := driftNote(r, t.assignment.Spec.Job.Averaging.MaxDrift)
+	t.events.Append(control.Event{Kind: control.Note, Round: r.Round, Text: note})
+	t.log.Warn(note)
+}
+
+// driftNote says why rounds change.
+func driftNote(r pipeline.DriftReport, most float64) string {
+	found := fmt.Sprintf("round %d: the pipelines of stage %d were %.2g%% of the length of its weights from the center", r.Round, r.Stage, 100*r.Drift)
+	if r.Synchronous {
+		return fmt.Sprintf("%s, beyond averaging.max_drift of %.2g%%: its rounds are synchronous until they move at most half of that within one", found, 100*most)
+	}
+	return fmt.Sprintf("%s, at most half of averaging.max_drift of %.2g%%: its rounds are no longer synchronous", found, 100*most)
 }
 
 // persist makes a stage's part of a round durable and tells the daemon. A failure that does not pass by itself ends the worker:
