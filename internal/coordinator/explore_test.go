@@ -124,7 +124,12 @@ func TestWhateverTheSchedule(t *testing.T) {
 		all.Go(func() {
 			for seed := next.Add(1) - 1; seed < end && bad.Load() < 3; seed = next.Add(1) - 1 {
 				s := draw(seed)
+				hangs := time.AfterFunc(hangsAfter, func() { panic(fmt.Sprintf("schedule %d hangs", seed)) })
 				violation, _ := s.run(silent, seed%16 == 0)
+				hangs.Stop()
+				if n := seed - *firstSchedule; n > 0 && n%100_000 == 0 {
+					t.Logf("%d schedules in %v", n, time.Since(began).Round(time.Second))
+				}
 				if violation != "" && bad.Add(1) <= 3 {
 					t.Errorf("schedule %d: %s\n%s", seed, violation, shrink(s))
 				}
@@ -134,6 +139,9 @@ func TestWhateverTheSchedule(t *testing.T) {
 	all.Wait()
 	t.Logf("%d schedules in %v", min(next.Load(), end)-*firstSchedule, time.Since(began).Round(time.Millisecond))
 }
+
+// hangsAfter is how long a schedule may take, of which a core does hundreds a second.
+const hangsAfter = 2 * time.Minute
 
 // shrink leaves out of a schedule that breaks something whatever it breaks without, and writes it as a scenario.
 func shrink(s *drill) string {

@@ -189,7 +189,7 @@ func (l *leadership) begin() {
 			return Limits{ResponseTimeout: 6 * time.Second, RetryLimit: 40, RetryFirst: 500 * time.Millisecond, RetryLongest: 2 * time.Second}
 		},
 	}, l.host)
-	l.c.specs = &l.w.drill.spec().read
+	l.c.specs, l.c.calls = &l.w.drill.spec().read, make(chan func(), simCalls)
 	l.host.spawn(func() {
 		err := l.c.Adopt(l.c.background)
 		if l.over {
@@ -204,6 +204,9 @@ func (l *leadership) begin() {
 		l.wake()
 	})
 }
+
+// simCalls is room for all that a coordinator is told before it ticks, also by nodes that it adopts for long: whoever waited for room would hold up the simulation, which has one thread.
+const simCalls = 1 << 14
 
 // retryTerm is the pause of package node before a term begins that could not.
 const retryTerm = time.Second
