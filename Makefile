@@ -35,6 +35,12 @@ CONCURRENT := ./elastic/... ./pipeline/... ./internal/access/... ./internal/agen
               ./internal/server/... ./internal/trace/... ./internal/profile/... ./internal/wire/... ./internal/worker/... \
               ./stage/device/emulated/...
 
+# Of them, those that the race detector makes slow: it runs a part of their tests (pipeline/race_test.go and RACE_LEAVES), and `make check` runs all of them without it.
+PART_RACED := ./pipeline ./internal/profile ./stage/device/emulated
+
+# Long tests of one goroutine.
+RACE_LEAVES := ADeviceThatComputesConforms|AnEstimateMeasuresNothing|WhatFitsOnlyWithRecomputation|PredictedMemoryIsWhatIsAllocated|AStageHoldsWhatItHolds|StagesPredict$$
+
 # $(call need,PACKAGE,TEST,WITHOUT IT): nothing when the command TEST succeeds. Else install the Debian package PACKAGE as
 # root, or print the command that does and go on without it.
 define need
@@ -142,7 +148,7 @@ gpu-smoke: ## bin/gpu-smoke, one file: checks and measures a GPU of NVIDIA on a 
 
 .PHONY: test-race
 test-race: test-deps ## the concurrent packages under the race detector
-	$(TEST) -race $(TAGS) $(CONCURRENT)
+	$(TEST) -race $(TAGS) -skip '$(RACE_LEAVES)' $(CONCURRENT)
 
 # How long each simulated cluster lives, in its own time, how many there are of each size, and the seed of the first.
 SIMULATED ?= 1h
@@ -178,9 +184,8 @@ fuzz: deps ## every fuzz target for FUZZTIME
 PACKAGES ?= ./...
 
 .PHONY: check
-check: lint build build-portable ## what CI runs: lint, the three builds, and all tests, those of the concurrent packages once, under the race detector
-	@$(MAKE) --no-print-directory test PACKAGES="$$($(GO) list ./... | grep -vxF "$$($(GO) list $(CONCURRENT))" | tr '\n' ' ')"
-	$(TEST) $(TAGS) -run Allocat ./pipeline
+check: lint build build-portable ## what CI runs: lint, the three builds, and all tests, those of most concurrent packages once, under the race detector
+	@$(MAKE) --no-print-directory test PACKAGES="$$($(GO) list ./... | grep -vxF "$$($(GO) list $(CONCURRENT))" | tr '\n' ' ') $(PART_RACED)"
 	@$(MAKE) --no-print-directory test-portable test-race
 
 ##@ Lint

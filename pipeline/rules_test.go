@@ -13,7 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
 
-// averagings are the methods that tests run: elastic by its pulls, the others by their names, with what is set of them.
+// averagings are the methods that tests run: elastic by its pulls, the others by their names, with what is set of them. Under the race detector they run some of them (race_test.go).
 var averagings = []string{
 	"predicted", "old", "new", "elastic", "predicted within 0.0023", "old within 0.0012", "localsgd", "diloco", "allreduce", "pipesgd", "pipesgd after 3",
 	"sapipe 3 local", "sapipe 2 prev_sync diag after 2", "sapipe 3 local_prev_sync outer_adaptive", "sapipe 4 local_prev_sync diag_adaptive after 1", "sapipe 1 prev_sync outer", "sapipe 5 prev_sync after 1", "sapipe 99 none",
