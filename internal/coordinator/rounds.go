@@ -241,7 +241,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	a.verified = look.found
 	m, faults, err := NewestWhole(ctx, look.one, trained, isDamaged)
 	if what := obstacle.Of(err); what != nil && what.Kind == obstacle.Node {
-		err = fmt.Errorf("%w; the job goes on once it can%s", err, a.otherwise(ctx, trained))
+		err = fmt.Errorf("%w; the job goes on once it can%s", err, a.otherwise(ctx, trained[:max(0, len(trained)-1-len(faults))]))
 	}
 	if err != nil {
 		return nil, "", err
@@ -264,7 +264,7 @@ func (a *act) chooseRound(ctx context.Context) (*cluster.Manifest, string, error
 	return cloned(now.Committed[len(now.Committed)-1-len(faults)]), fmt.Sprintf("%s; resumed from round %d", reason, m.Round), nil
 }
 
-// otherwise says how a person may have the job go on that waits for a node: from a round that can be read now, if there is one.
+// otherwise says how a person may have the job go on that waits for a node: from one of the rounds before that can be read now, if there is one.
 func (a *act) otherwise(ctx context.Context, rounds []*cluster.Manifest) string {
 	if m := NewestUsable(ctx, a.holders(a.ID, rounds, a.away, agent.Shards.Size).one, rounds); m != nil {
 		return fmt.Sprintf(", or from round %d with `avgpipectl resume %s --from-round %d`", m.Round, a.ID, m.Round)

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/accounting"
@@ -105,6 +106,14 @@ func (c *checker) whole(d shard.Digest, counts func(*simNode) bool) (n int) {
 	return n
 }
 
+// mayBeWhole reports whether a shard is whole on some node, or may be on one that is away: nobody can know what has become of it there.
+func (c *checker) mayBeWhole(d shard.Digest) bool {
+	return slices.ContainsFunc(c.w.nodes, func(n *simNode) bool {
+		k := n.shards[d]
+		return k != nil && (!k.damaged || !n.up)
+	})
+}
+
 // ends: a job ends as it should, once.
 func (c *checker) ends(was, is *cluster.Job, command cluster.Command) {
 	if _, resumed := command.(*cluster.ResumeJob); was.State.Ended() && is.State != was.State && !resumed {
@@ -194,12 +203,18 @@ func (c *checker) look() (over bool) {
 // end: after nothing has gone wrong for long, every job has ended, or waits for a person.
 func (c *checker) end() {
 	for _, j := range c.w.state.Jobs() {
-		if j.State.Ended() || c.lost(j) {
+		if j.State.Ended() {
 			continue
 		}
 		note := "nobody leads"
 		if l := c.w.leader; l != nil && l.c != nil && l.c.jobs[j.ID] != nil {
 			note = l.c.jobs[j.ID].note
+		}
+		if c.lost(j) {
+			if strings.Contains(note, fmt.Sprintf("--from-round %d`", j.CommittedRound())) {
+				c.fault("job %s waits for a node that has its newest round, and is told to go on from that one: %s", j.ID, note)
+			}
+			continue
 		}
 		c.fault("job %s is %s for ever, in generation %d at durable round %d: %s; now: %s", j.ID, j.State, j.Generation, j.CommittedRound(), j.Reason, note)
 	}
@@ -210,7 +225,7 @@ func (c *checker) lost(j *cluster.Job) bool {
 	for i, m := range slices.Backward(j.Committed) {
 		whole, here := true, true
 		for _, s := range m.Shards {
-			whole = whole && c.whole(s.Digest, func(*simNode) bool { return true }) > 0
+			whole = whole && c.mayBeWhole(s.Digest)
 			here = here && c.whole(s.Digest, func(n *simNode) bool { return n.up }) > 0
 		}
 		if here {

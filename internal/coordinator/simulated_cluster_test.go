@@ -307,12 +307,12 @@ var errNotLeader = errors.New("this node does not lead")
 func (l *leadership) Apply(_ context.Context, c cluster.Command) (cluster.Result, error) {
 	w := l.w
 	f := w.fate("propose", "raft", false)
-	again := func() {
-		if w.fenced(c) {
+	again := func() { // never once another leader has begun: it has applied all that is in its log by then, and nothing of an earlier term comes after
+		if next := w.leader; w.fenced(c) && (next == nil || next == l || next.c == nil) {
 			_, _ = w.apply(copied(c))
 		}
 	}
-	if f.kind == twice || f.kind == late { // worse than Raft's log does: whatever order commands come in, those of another time change nothing
+	if f.kind == twice || f.kind == late { // worse than Raft's log does: whatever order commands of a term come in, those of another time change nothing
 		w.after(f.by, again)
 	}
 	if f.kind == late {
