@@ -35,7 +35,7 @@ CONCURRENT := ./elastic/... ./pipeline/... ./internal/access/... ./internal/agen
               ./internal/server/... ./internal/trace/... ./internal/profile/... ./internal/wire/... ./internal/worker/... \
               ./stage/device/emulated/...
 
-# Of them, those that the race detector makes slow: it runs a part of their tests (pipeline/race_test.go and RACE_LEAVES), and `make check` runs all of them without it.
+# Of them, those that the race detector makes slow: it runs a part of their tests (raced of package pipeline, and RACE_LEAVES), and `make check` runs all of them without it.
 PART_RACED := ./pipeline ./internal/profile ./stage/device/emulated
 
 # Long tests of one goroutine.
