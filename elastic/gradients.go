@@ -23,7 +23,7 @@ func newAllReduce(c Config) Method {
 
 // newPipeSGD makes Pipe-SGD.
 func newPipeSGD(c Config) Method {
-	return gradients{c, Needs{Timing: Before, Gradients: true, Synchronous: c.Warmup}}
+	return gradients{c, Needs{Timing: Before, Gradients: true, StaleLayers: AllLayers, Synchronous: c.Warmup}}
 }
 
 // checkGradients refuses rounds of several batches: a gradient is of one.

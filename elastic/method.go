@@ -221,6 +221,8 @@ type Needs struct {
 	// the gradient, complete when it is handed over; Pull replaces the gradient. All pipelines take the same updates, so that their weights and the
 	// states of their optimizers have the same bits, and each one's weights are the center of the model.
 	Gradients bool
+	// StaleLayers is, with Gradients and timing Before, how many layers of the model, from the input, have that: those after them have timing After. Else 0.
+	StaleLayers int
 	// Delta: the message must come to Pull holding the sum of the optimizer updates that were applied since the last
 	// round (stage.Stage.Step adds them). Otherwise, unless it is the gradient, Pull writes the message, whatever it held.
 	Delta bool
@@ -261,6 +263,17 @@ func (n Needs) Idle(round uint64) bool {
 	return n.Gradients && n.Timing == Before && round == n.Synchronous+1
 }
 
+// AllLayers is as many as any model has.
+const AllLayers = math.MaxInt32
+
+// InFlight is of how many layers, from the input, a round leaves a mean gradient that is not applied yet.
+func (n Needs) InFlight(round uint64) int {
+	if n.TimingOf(round) == After {
+		return 0
+	}
+	return n.StaleLayers
+}
+
 // Begin is what a method needs that begins after a round of another, or of a single pipeline: no gradient was late in it.
 func (n Needs) Begin(round uint64) Needs {
 	if n.Gradients && n.Timing == Before {
@@ -286,6 +299,14 @@ func (n Needs) Kept(s Shard) []flat.Vector {
 		return []flat.Vector{s.Center} // what the next round applies
 	}
 	return s.State
+}
+
+// Restores is how many of those are read of a round that has gradients of so many layers in flight: they are also where nothing is late now, and applied.
+func (n Needs) Restores(inFlight int) int {
+	if inFlight > 0 {
+		return max(1, n.Keeps())
+	}
+	return n.Keeps()
 }
 
 // PipelineKeeps is how many vectors a snapshot holds of each pipeline for the method: its predicted weights, and its message of the round.

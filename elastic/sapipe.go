@@ -45,16 +45,13 @@ var (
 //	x^_{t+1} = x_{t+1} advanced by OPT with ghat_t, whose state is read and not changed; ghat_t as Prediction says
 //
 // The first late step has no gradient to apply: those of the steps before were applied in time (Needs.Idle).
-type sapipe struct {
-	stale
-	late int // layers of the model, from the input
-}
+type sapipe struct{ stale }
 
 func newSAPipe(c Config) Method {
 	if c.StaleLayers == 0 {
 		return newAllReduce(c)
 	}
-	return sapipe{newStale(c), c.StaleLayers}
+	return sapipe{newStale(c)}
 }
 
 // checkSAPipe refuses predictions and compensations that do not go together.
@@ -88,8 +85,8 @@ func list[T ~string](values []T) string {
 func (s sapipe) cut(l Layout) []Slice {
 	var all []Slice
 	for from := 0; from < len(l); {
-		late, to := l[from].Layer < s.late, from+1
-		for to < len(l) && (l[to].Layer < s.late) == late {
+		late, to := l[from].Layer < s.needs.StaleLayers, from+1
+		for to < len(l) && (l[to].Layer < s.needs.StaleLayers) == late {
 			to++
 		}
 		rules := newAllReduce(s.config)
@@ -101,7 +98,7 @@ func (s sapipe) cut(l Layout) []Slice {
 			}
 			rules = own
 		}
-		all = append(all, Slice{flat.Range{From: l[from].From, To: l[to-1].To}, rules})
+		all = append(all, Slice{Range: flat.Range{From: l[from].From, To: l[to-1].To}, Rules: rules})
 		from = to
 	}
 	return all
@@ -115,7 +112,7 @@ type stale struct {
 
 func newStale(c Config) stale {
 	return stale{gradients{c, Needs{
-		Timing: Before, Gradients: true, Synchronous: c.Warmup, Predicts: c.Prediction != PredictNothing,
+		Timing: Before, Gradients: true, StaleLayers: c.StaleLayers, Synchronous: c.Warmup, Predicts: c.Prediction != PredictNothing,
 		Earlier: c.Prediction == PredictLocalPrevSync, Moved: c.Compensation != CompensateNothing,
 	}}, nil}
 }

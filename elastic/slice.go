@@ -19,6 +19,9 @@ func Whole(length int) Layout { return Layout{{Range: flat.Range{To: length}}} }
 type Slice struct {
 	flat.Range
 	Rules Method
+	Needs Needs // of the rules, in a run that goes on from where it does
+	// Drains: the round that the run goes on from has a mean gradient of it that is not applied yet, and the method has nothing late here. It is applied before the next round.
+	Drains bool
 }
 
 // cutter is a method that treats the layers of a stage differently.
@@ -27,9 +30,49 @@ type cutter interface {
 }
 
 // Cut is how a method exchanges the vector of a stage: slices that follow each other without a gap, none of them empty. Most methods exchange all of it at once.
-func Cut(m Method, l Layout) []Slice {
+func Cut(m Method, l Layout) []Slice { return CutAfter(m, l, 0, 0) }
+
+// CutAfter is Cut in a run that goes on after a round in which the gradients of so many layers, from the input, were in flight (Needs.InFlight): also where these end. Where gradients
+// are late and none was in flight, they begin to be late after the round. A method that exchanges no gradients does not care.
+func CutAfter(m Method, l Layout, round uint64, inFlight int) []Slice {
+	had := func(r Run) bool { return m.Needs().Gradients && r.Layer < inFlight }
+	var all []Slice
+	for from := 0; from < len(l); {
+		to := from + 1
+		for to < len(l) && had(l[to]) == had(l[from]) {
+			to++
+		}
+		for _, s := range cut(m, l[from:to]) {
+			s.Needs = s.Rules.Needs()
+			s.Drains = had(l[from]) && s.Needs.Timing == After
+			if !had(l[from]) {
+				s.Needs = s.Needs.Begin(round)
+			}
+			all = append(all, s)
+		}
+		from = to
+	}
+	return all
+}
+
+// cut cuts a part of a vector.
+func cut(m Method, l Layout) []Slice {
 	if c, ok := m.(cutter); ok {
 		return c.cut(l)
 	}
-	return []Slice{{flat.Range{To: l[len(l)-1].To}, m}}
+	return []Slice{{Range: flat.Range{From: l[0].From, To: l[len(l)-1].To}, Rules: m}}
+}
+
+// Drained are the runs of a layout whose gradients were in flight after a round, of so many layers, and that a method has nothing late of.
+func Drained(m Method, l Layout, inFlight int) (all []flat.Range) {
+	for _, r := range l {
+		switch last := len(all) - 1; {
+		case r.Layer >= inFlight || r.Layer < m.Needs().StaleLayers:
+		case last >= 0 && all[last].To == r.From:
+			all[last].To = r.To
+		default:
+			all = append(all, r.Range)
+		}
+	}
+	return all
 }

@@ -92,7 +92,7 @@ func (g *Group) buildShard(st *localStage) error {
 	slices, segments := newSlices(c, layout, st.config.Restore)
 	st.snaps = newSnapshotter(st.config.Index, c, st.executor, len(segments), length)
 	st.shard = &shard{
-		index: st.config.Index, left: make([]int, c.Pipelines), capturing: make(map[int]uint64), config: c, executor: st.executor, stages: st.replicas, needs: c.Method.Needs(), slices: slices, segments: segments,
+		index: st.config.Index, left: make([]int, c.Pipelines), capturing: make(map[int]uint64), config: c, executor: st.executor, stages: st.replicas, needs: c.Method.Needs(), layout: layout, slices: slices, segments: segments,
 		snaps: st.snaps, eval: st.eval, inputs: make(chan input, (c.Pipelines+len(c.groups()))*len(segments)+1),
 	}
 	for range c.Pipelines + len(c.groups()) { // these, and the owners of segments
@@ -101,7 +101,7 @@ func (g *Group) buildShard(st *localStage) error {
 	if err := st.shard.allocate(); err != nil {
 		return err
 	}
-	st.snaps.drift = &st.shard.drift
+	st.snaps.drift, st.snaps.resumed = &st.shard.drift, st.config.Restore
 	st.peers = newPeers(g, st)
 	st.shard.peers = st.peers
 	synchronous := false

@@ -28,6 +28,7 @@ type shard struct {
 	messages  [][]flat.Vector // by pipeline, Timing.Buffers each; none where the gradient is the message, or elsewhere
 	residuals []flat.Host     // by pipeline here: what rounding has left out of its messages; nil where the precision keeps nothing
 	arrived   arrivals        // messages of other groups
+	layout    elastic.Layout  // of the stage's vector
 	slices    []*slice        // several only where gradients are exchanged
 	segments  []*segment      // of the slices, ascending
 	moved     flat.Vector     // the update of a step, with Needs.Moved

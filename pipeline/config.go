@@ -193,9 +193,9 @@ func (c *Config) Validate() error {
 		switch {
 		case s.Restore != nil && s.Restore.Round != c.StartRound:
 			return fmt.Errorf("stage %d: restores round %d, training starts from round %d", s.Index, s.Restore.Round, c.StartRound)
-		case s.Restore != nil && len(s.Restore.State) != c.Method.Needs().Keeps():
+		case s.Restore != nil && len(s.Restore.State) != c.Method.Needs().Restores(s.Restore.InFlight):
 			return fmt.Errorf("stage %d: round %d holds %d vectors of the averaging method, which needs %d: it is of another method", s.Index, s.Restore.Round,
-				len(s.Restore.State), c.Method.Needs().Keeps())
+				len(s.Restore.State), c.Method.Needs().Restores(s.Restore.InFlight))
 		case s.Restore == nil && c.StartRound != 0:
 			return fmt.Errorf("stage %d: training starts from round %d and there is nothing to restore", s.Index, c.StartRound)
 		}

@@ -27,6 +27,8 @@ type run struct {
 	by                        string            // the averaging, one of averagings; "": predicted
 	precision                 elastic.Precision // of messages between groups; "": f32
 	groups                    int               // with a precision, how many there are
+	was                       string            // the averaging of the rounds up to the one at, where that was another
+	at                        uint64
 	tau                       int
 	across                    int // batches of a round that a plan with updates runs on across; 0: 1
 	clip                      float64
@@ -153,7 +155,7 @@ func (r *run) onEvaluated(e Evaluation) {
 
 // onSnapshot keeps a copy: the memory is the group's.
 func (r *run) onSnapshot(s *Snapshot) {
-	c := &Snapshot{Stage: s.Stage, Round: s.Round, Count: s.Count, Synchronous: s.Synchronous, Center: slices.Clone(s.Center)}
+	c := &Snapshot{Stage: s.Stage, Round: s.Round, Count: s.Count, Synchronous: s.Synchronous, InFlight: s.InFlight, Center: slices.Clone(s.Center)}
 	for _, v := range s.State {
 		c.State = append(c.State, slices.Clone(v))
 	}
@@ -222,7 +224,7 @@ func (r *run) sequential(t testing.TB) *sequential {
 			if k == 0 || k == r.stages-1 {
 				copy(f.params[:r.tied], newFake(0, r.stages).params)
 			}
-			if r.method().Needs().Predicts {
+			if r.before().method().Needs().Predicts {
 				f.predicted = slices.Clone(f.params)
 			}
 			stages = append(stages, f)
@@ -237,7 +239,14 @@ func (r *run) sequential(t testing.TB) *sequential {
 	tau := uint64(max(r.tau, 1))
 	for round := uint64(1); round <= r.rounds; round++ {
 		if r.exchangesGradients() {
-			r.gradientRound(t, s, round)
+			of := r
+			switch {
+			case round <= r.at:
+				of = r.before()
+			case round == r.at+1:
+				r.applyInFlight(s)
+			}
+			of.gradientRound(t, s, round)
 			continue
 		}
 		for k := range s.updates {

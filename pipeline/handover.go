@@ -30,6 +30,7 @@ type handover struct {
 	missing  []int                 // of them, not final yet in this batch
 	handed   []bool                // by segment, in this batch
 	step     func() uint64         // of the batch in progress
+	batches  bool                  // the first batch has begun, or one after it
 }
 
 // newHandover has a stage tell what is final. Nil where gradients stay in this process, or where a device works through several queues: what it does for one pipeline
@@ -51,7 +52,6 @@ func newHandover(s *shard, pipeline int, of stage.Stage, step func() uint64) *ha
 			}
 		}
 	}
-	h.begin()
 	teller.OnFinal(h.final)
 	return h
 }
@@ -61,12 +61,16 @@ func (h *handover) begin() {
 	if h == nil {
 		return
 	}
+	h.batches = true
 	copy(h.missing, h.tensors)
 	clear(h.handed)
 }
 
 // final hands over the segments that a tensor was the last one of. On the executor, within a backward.
 func (h *handover) final(t stage.Tensor, _ device.Event) {
+	if !h.batches {
+		return
+	}
 	for _, of := range h.over[t.Name] {
 		if h.missing[of.index]--; h.missing[of.index] == 0 {
 			h.handed[of.index] = true

@@ -122,8 +122,7 @@ const lambda = 0.5
 func (r *run) gradientRound(t testing.TB, s *sequential, round uint64) {
 	t.Helper()
 	m := r.method()
-	c, step, n := m.Config(), round-1, float32(r.pipelines)
-	first := c.Warmup + 1 // the round in which late elements have no gradient
+	step, n := round-1, float32(r.pipelines)
 	own := make([][]flat.Host, r.pipelines)
 	for p, stages := range s.fakes {
 		r.gradients(t, stages, p, step)
@@ -142,6 +141,7 @@ func (r *run) gradientRound(t testing.TB, s *sequential, round uint64) {
 		mean.Scale(1 / n)
 		applied[k] = slices.Clone(mean)
 		for i := range mean {
+			first := r.firstLate(k, i)
 			switch late := round >= first && r.late(k, i); {
 			case late && round == first:
 				applied[k][i] = 0
@@ -155,7 +155,7 @@ func (r *run) gradientRound(t testing.TB, s *sequential, round uint64) {
 			}
 		}
 		s.kept[k] = mean
-		s.updates[k] = r.updatesOf(k, round)
+		s.updates[k] = round
 	}
 	for p, stages := range s.fakes {
 		sum, scale := 0.0, float32(1)
@@ -170,7 +170,7 @@ func (r *run) gradientRound(t testing.TB, s *sequential, round uint64) {
 			moved[k] = flat.NewHost(len(f.params))
 			for i := range f.params {
 				h := stage.Hyper{Step: step, LearningRate: rate(step), GradScale: scale, Elements: flat.Range{From: i, To: i + 1}}
-				if round >= first && r.late(k, i) {
+				if first := r.firstLate(k, i); round >= first && r.late(k, i) {
 					if h.Step--; round == first {
 						continue
 					}
@@ -207,17 +207,59 @@ func (r *run) late(k, i int) bool {
 	return false
 }
 
-// updatesOf is how many updates the optimizer of a stage has taken after a round: of what is late there, where all of it is.
-func (r *run) updatesOf(k int, round uint64) uint64 {
-	for i := range newFake(k, r.stages).params {
-		if !r.late(k, i) {
-			return round
+// firstLate is the round in which an element that is late has no gradient.
+func (r *run) firstLate(k, i int) uint64 {
+	first := r.method().Config().Warmup + 1
+	if r.at > 0 && !r.before().late(k, i) {
+		first = max(first, r.at+1)
+	}
+	return first
+}
+
+// before is the run as it was up to round r.at.
+func (r *run) before() *run {
+	if r.at == 0 {
+		return r
+	}
+	return &run{stages: r.stages, pipelines: r.pipelines, micros: r.micros, groups: r.groups, precision: r.precision, clip: r.clip, tied: r.tied, by: r.was}
+}
+
+// applyInFlight takes, after round r.at, the step that elements have not taken yet that are late no more.
+func (r *run) applyInFlight(s *sequential) {
+	if r.at == 0 {
+		return
+	}
+	was, m := r.before(), r.method()
+	for _, stages := range s.fakes {
+		sum, scale := 0.0, float32(1)
+		drained := func(k, i int) bool { return r.at > was.method().Config().Warmup && was.late(k, i) && !r.late(k, i) }
+		for k, f := range stages {
+			for i := range f.params {
+				if drained(k, i) {
+					f.grads[i] = s.kept[k][i]
+				}
+			}
+			sum, _ = f.SquaredNorm(sum)
+		}
+		if r.clip > 0 {
+			scale = stage.ClipFactor(sum, r.clip)
+		}
+		for k, f := range stages {
+			for i := range f.params {
+				if drained(k, i) {
+					_ = f.Step(stage.Hyper{Step: r.at - 1, LearningRate: rate(r.at), GradScale: scale, Elements: flat.Range{From: i, To: i + 1}}, nil)
+				}
+				if f.predicted != nil && (!was.late(k, i) || !r.late(k, i)) {
+					f.predicted[i] = f.params[i]
+				}
+			}
+			if f.ZeroGradients(); !m.Needs().Predicts {
+				f.predicted = nil
+			} else if f.predicted == nil {
+				f.predicted = slices.Clone(f.params)
+			}
 		}
 	}
-	if round > r.method().Config().Warmup {
-		return round - 1
-	}
-	return round
 }
 
 // predictStages gives a pipeline the weights that its next batch is computed with (Chen et al. 2022): late elements after another step, with the gradient that is expected.
@@ -238,7 +280,8 @@ func (r *run) predictStages(s *sequential, p int, round uint64, scale float32, a
 			}
 		}
 		for i := range f.params {
-			known := round > c.Warmup+1 || round == c.Warmup+1 && c.Prediction == elastic.PredictLocal
+			first := r.firstLate(k, i)
+			known := round > first || round == first && c.Prediction == elastic.PredictLocal
 			if !known || !r.late(k, i) {
 				continue
 			}

@@ -62,6 +62,10 @@ func (r *runner) run(ctx context.Context) error {
 	if err := r.do(ctx, r.start, func() error { r.stage.ZeroGradients(); return nil }); err != nil {
 		return r.fault(r.start, "start", err)
 	}
+	if err := r.drain(ctx); err != nil {
+		return r.fault(r.start, "gradients in flight", err)
+	}
+	r.handover.begin()
 	for step := r.start; r.gate.begin(step); step += uint64(r.across) { //nolint:gosec // counts from 1
 		r.begin(step)
 		for i := range uint64(r.across) { //nolint:gosec // as above
@@ -217,34 +221,41 @@ func (r *runner) updateInside(o *issued) error {
 	return nil
 }
 
-// norm finds the batch's loss and its squared gradient norm over all stages, and returns the factor that clips the gradients. The
-// sum runs down the pipeline, stage after stage, so that it has the same bits on every split; the total comes back up.
+// norm finds the batch's loss and its gradient norm over all stages, and returns the factor that clips the gradients.
 func (r *runner) norm(ctx context.Context, report *StepReport) (scale float32, err error) {
-	sum := 0.0
-	if !r.first() {
-		if sum, err = r.receiveNorm(ctx, r.up, r.index-1, report.Step); err != nil {
-			return 0, err
-		}
-	}
-	err = r.do(ctx, report.Step, func() error { return r.measure(&sum, report) })
+	sum, err := r.sumSquares(ctx, report.Step, func(sum *float64) error { return r.measure(sum, report) })
 	if err != nil {
 		return 0, err
 	}
-	if !r.last() {
-		if err := r.sendNorm(ctx, r.down, r.index+1, report.Step, sum); err != nil {
+	report.GradientNorm = math.Sqrt(sum)
+	return stage.ClipFactor(sum, r.config.ClipNorm), nil
+}
+
+// sumSquares is the squared gradient norm over all stages, of which add adds this one's, on the executor. The sum runs down the pipeline, stage after stage, so that it has the same bits
+// on every split; the total comes back up.
+func (r *runner) sumSquares(ctx context.Context, step uint64, add func(sum *float64) error) (sum float64, err error) {
+	if !r.first() {
+		if sum, err = r.receiveNorm(ctx, r.up, r.index-1, step); err != nil {
 			return 0, err
 		}
-		if sum, err = r.receiveNorm(ctx, r.down, r.index+1, report.Step); err != nil {
+	}
+	if err = r.do(ctx, step, func() error { return add(&sum) }); err != nil {
+		return 0, err
+	}
+	if !r.last() {
+		if err := r.sendNorm(ctx, r.down, r.index+1, step, sum); err != nil {
+			return 0, err
+		}
+		if sum, err = r.receiveNorm(ctx, r.down, r.index+1, step); err != nil {
 			return 0, err
 		}
 	}
 	if !r.first() {
-		if err := r.sendNorm(ctx, r.up, r.index-1, report.Step, sum); err != nil {
+		if err := r.sendNorm(ctx, r.up, r.index-1, step, sum); err != nil {
 			return 0, err
 		}
 	}
-	report.GradientNorm = math.Sqrt(sum)
-	return stage.ClipFactor(sum, r.config.ClipNorm), nil
+	return sum, nil
 }
 
 // readLoss reads the batch's loss on the last stage. On the executor.

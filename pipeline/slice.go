@@ -43,8 +43,9 @@ func (of *part) message(pipeline int, round uint64) flat.Vector {
 // slice is a run of a stage's vectors with rules of its own.
 type slice struct {
 	part
-	rules elastic.Method
-	needs elastic.Needs
+	rules  elastic.Method
+	needs  elastic.Needs
+	drains bool // elastic.Slice.Drains
 }
 
 // segment is a run of a slice that is summed by itself, in rounds of its own, for all groups by one of them.
@@ -151,12 +152,11 @@ func (a *arrivals) one(at flat.Range, buffer int, first bool) (v flat.Vector, er
 // A segment that another group owns has its sum in place of the messages of the pipelines elsewhere: from a member beyond all pipelines.
 func newSlices(c *Config, l elastic.Layout, from *Snapshot) (all []*slice, segments []*segment) {
 	cut := elastic.Cut(c.Method, l)
+	if from != nil {
+		cut = elastic.CutAfter(c.Method, l, from.Round, from.InFlight)
+	}
 	for _, s := range cut {
-		needs := s.Rules.Needs()
-		if from != nil && from.Begins {
-			needs = needs.Begin(from.Round)
-		}
-		all = append(all, &slice{part{Range: s.Range}, s.Rules, needs})
+		all = append(all, &slice{part{Range: s.Range}, s.Rules, s.Needs, s.Drains})
 	}
 	for i, s := range elastic.Segments(cut, len(c.groups()), c.SegmentElements) {
 		by := all[s.Slice]

@@ -15,10 +15,12 @@ import (
 // Snapshot is one stage's part of a round, a consistent cut: the center after the round, and each pipeline as it left it. A
 // group that restores it and goes on computes the same bits as one that never stopped.
 type Snapshot struct {
-	Stage  int
-	Round  uint64
-	Count  int  // pipelines whose updates are in the round
-	Begins bool // the round has nothing of what the averaging method keeps, which begins after it: State is 0. Of one that is restored
+	Stage int
+	Round uint64
+	Count int // pipelines whose updates are in the round
+	// InFlight is of how many layers of the model, from the input, State[0] is a mean gradient that is not applied yet. Where the method of one that is restored has fewer late
+	// layers, that of the others is applied before the next step; where it has more, the others begin to be late.
+	InFlight int
 	// Synchronous: the next round is, by the bound of the pipelines' drift.
 	Synchronous bool
 	Center      []float32       // may share memory with Pipelines[0].Parameters
@@ -30,7 +32,7 @@ type Snapshot struct {
 type PipelineState struct {
 	Pipeline   int
 	Step       uint64 // batches consumed
-	Updates    uint64 // of which this many are in State: fewer than Step when it restarted from a center
+	Updates    uint64 // of which this many are in State, or in flight: fewer than Step when it restarted from a center
 	Parameters []float32
 	State      [][]float32 // the optimizer's
 	Predicted  []float32   // the weights that the next batch is computed with, with elastic.Needs.Predicts
@@ -48,8 +50,9 @@ type snapshotter struct {
 	index    int
 	config   *Config
 	needs    elastic.Needs
-	drift    *drift // of the shard
-	segments int    // of the stage, whose vectors have this length
+	resumed  *Snapshot // that the run goes on from; nil: from none
+	drift    *drift    // of the shard
+	segments int       // of the stage, whose vectors have this length
 	length   int
 	tau      uint64
 	fresh    []uint64 // by pipeline: the step at which its optimizer state was zero
@@ -161,7 +164,7 @@ func (s *snapshotter) capturePipeline(round uint64, sh *shard, pipeline int) {
 		snap.Pipelines = extend(snap.Pipelines)
 		state := &snap.Pipelines[len(snap.Pipelines)-1]
 		step := round * s.tau
-		state.Pipeline, state.Step, state.Updates = pipeline, step, updates(sh.counting(), s.fresh[pipeline], step)
+		state.Pipeline, state.Step, state.Updates = pipeline, step, step-s.fresh[pipeline]
 		parts := []*copier{s.copier(&state.Parameters, from.Parameters())}
 		if s.needs.Predicts {
 			parts = append(parts, s.copier(&state.Predicted, from.Predicted()))
@@ -181,6 +184,10 @@ func (s *snapshotter) capturePipeline(round uint64, sh *shard, pipeline int) {
 // captureCenter notes a segment's center, and what the method keeps of it, for the snapshot of a round. On the executor.
 func (s *snapshotter) captureCenter(round uint64, count int, of *segment) {
 	t := s.of(round)
+	t.snapshot.InFlight = s.needs.InFlight(round)
+	if from := s.resumed; from != nil && round == from.Round { // it has trained nothing since
+		t.snapshot.InFlight = min(t.snapshot.InFlight, from.InFlight)
+	}
 	t.snapshot.Count, t.snapshot.Synchronous = count, s.drift.Synchronous() // the segment that completes the round last decides
 	var parts []*copier
 	for j, v := range of.needs.Kept(of.vectors) {
@@ -299,13 +306,9 @@ func (s *Snapshot) restore(sh *shard) {
 		if st == nil {
 			continue
 		}
-		at := slices.IndexFunc(s.Pipelines, func(from PipelineState) bool { return from.Pipeline == p })
-		if at < 0 && sh.needs.Gradients && len(s.Pipelines) > 0 {
-			at = 0
-		}
-		if at >= 0 {
+		if at := s.source(sh, p); at >= 0 {
 			s.Pipelines[at].restore(sh, p, s.Round)
-			sh.snaps.fresh[p] = fresh(sh.counting(), s.Pipelines[at].Step, s.Pipelines[at].Updates)
+			sh.snaps.fresh[p] = s.Pipelines[at].Step - s.Pipelines[at].Updates
 			continue
 		}
 		st.Parameters().Write(s.Center, 0)
@@ -317,6 +320,15 @@ func (s *Snapshot) restore(sh *shard) {
 		}
 		sh.snaps.fresh[p] = s.Round * sh.config.tau()
 	}
+}
+
+// source is which of the snapshot's pipelines one goes on from; -1: from the center.
+func (s *Snapshot) source(sh *shard, pipeline int) int {
+	at := slices.IndexFunc(s.Pipelines, func(from PipelineState) bool { return from.Pipeline == pipeline })
+	if at < 0 && sh.needs.Gradients && len(s.Pipelines) > 0 {
+		return 0
+	}
+	return at
 }
 
 // restore writes a pipeline's part back. On the executor.

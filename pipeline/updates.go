@@ -16,15 +16,6 @@ func updates(needs elastic.Needs, fresh, step uint64) uint64 {
 	return step - fresh
 }
 
-// fresh is a step at which the state was zero that has seen so many updates by a step: that which updates is told.
-func fresh(needs elastic.Needs, step, seen uint64) uint64 {
-	at := step - seen
-	if idle := needs.Synchronous; needs.Idle(idle+1) && 0 < at && at <= idle && idle < step {
-		return at - 1
-	}
-	return at
-}
-
 // steps are the parts of a stage whose optimizer has a gradient to apply in a step, with the updates that it has taken before.
 func (s *shard) steps(step, fresh uint64) []stepped {
 	var all []stepped
@@ -33,6 +24,9 @@ func (s *shard) steps(step, fresh uint64) []stepped {
 			continue
 		}
 		next := stepped{of.Range, updates(of.needs, fresh, step)}
+		if of.drains && fresh == s.config.StartRound { // what was in flight was the first update
+			next.updates++
+		}
 		if last := len(all) - 1; last >= 0 && all[last].elements.To == next.elements.From && all[last].updates == next.updates {
 			all[last].elements.To = next.elements.To
 			continue
@@ -46,16 +40,6 @@ func (s *shard) steps(step, fresh uint64) []stepped {
 type stepped struct {
 	elements flat.Range
 	updates  uint64
-}
-
-// counting says how updates are counted in a snapshot: as those of a slice that is not late, unless all are.
-func (s *shard) counting() elastic.Needs {
-	for _, of := range s.slices {
-		if of.needs.Timing == elastic.After {
-			return of.needs
-		}
-	}
-	return s.slices[0].needs
 }
 
 // message is what a pipeline sends in a round, of the whole stage.

@@ -41,9 +41,11 @@ type ShardMeta struct {
 	Tensors []stage.Tensor `json:"tensors"` // where they lie in each vector
 	// First is the first pipeline in the shard; the others follow on it. Of a job with several groups of pipelines, a shard has those of one.
 	First int `json:"first,omitempty"`
-	// Updates says, for each pipeline in the shard, how many updates its optimizer state has seen: fewer than its steps when
+	// Updates says, for each pipeline in the shard, how many updates its optimizer state has seen, or sees once what is in flight is applied: fewer than its steps when
 	// it was restarted from a center alone. Absent in a shard without pipelines.
 	Updates []uint64 `json:"updates,omitempty"`
+	// InFlight is of how many layers of the model, from the input, the first vector of the averaging method is a mean gradient that is not applied yet.
+	InFlight int `json:"in_flight,omitempty"`
 	// Count is the number of pipelines whose updates are in the round.
 	Count int `json:"count"`
 	// Synchronous: the round after it is, for how far the stage's pipelines are from its center (averaging.max_drift).

@@ -53,6 +53,14 @@ func ParseSource(h *shard.Header) (Source, error) {
 	return s, nil
 }
 
+// InFlight is of how many layers of the model, from the input, the round of some shards has a mean gradient that is not applied yet.
+func InFlight(sources []Source) (layers int) {
+	for _, s := range sources {
+		layers = max(layers, s.Meta.InFlight)
+	}
+	return layers
+}
+
 // Target is a stage that is to be restored, for the pipelines that train there.
 type Target struct {
 	Layers    [2]int         // the first one, and the one after the last
@@ -87,7 +95,6 @@ type Assembly struct {
 	Count   int            // pipelines whose updates are in the round
 	// Synchronous: the next round is, for the pipelines of one of the sources.
 	Synchronous bool
-	Averaging   int      // vectors of the averaging method that the round has
 	Pipelines   []int    // that go on; others start from the center
 	Updates     []uint64 // that their optimizer states have seen
 	Pieces      []Piece
@@ -129,8 +136,7 @@ func (a *Assembly) take(group []Source, at int, t Target) error {
 		}
 	}
 	if at == 0 {
-		a.Averaging = group[0].averaging()
-		for j := range 1 + min(a.Averaging, t.Averaging) {
+		for j := range 1 + min(group[0].averaging(), t.Averaging) {
 			add(j, j)
 		}
 	}

@@ -209,9 +209,6 @@ func TestWhatTheMethodKeepsGoesWithTheCenter(t *testing.T) {
 		for _, p := range a.Pieces {
 			made[p.To] = true
 		}
-		if a.Averaging != c.had {
-			t.Errorf("%+v: the round is said to have %d", c, a.Averaging)
-		}
 		if want := 1 + min(c.had, c.wants) + 2*(1+stateVectors); len(made) != want || len(a.Vectors) != 1+c.wants+2*(1+stateVectors) {
 			t.Errorf("%+v: %d of %d vectors are made, expected %d", c, len(made), len(a.Vectors), want)
 		}

@@ -66,6 +66,9 @@ func TestAnotherNumberOfStagesTrainsTheSameBits(t *testing.T) {
 		"all trained": func(j *job.Job) { j.Train.Steps = 16 },
 		"partly":      func(j *job.Job) { partly(j); j.Train.Steps = 16 },
 		"adapters":    func(j *job.Job) { adapted(j); j.Train.Steps = 16 },
+		"late layers": func(j *job.Job) {
+			j.Averaging.Method, j.Averaging.StaleLayers, j.Averaging.Prediction, j.Train.Steps = "sapipe", 2, "local", 16
+		},
 	} {
 		for _, pipelines := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s of %d pipelines", name, pipelines), func(t *testing.T) {
@@ -96,6 +99,41 @@ func TestAnotherNumberOfStagesTrainsTheSameBits(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestOtherLateLayersTrainTheSameBitsOnEverySplit: the gradients that a round has in flight, of none to all of the layers, are found in its shards, whichever layers those have.
+func TestOtherLateLayersTrainTheSameBitsOnEverySplit(t *testing.T) {
+	late := func(j *job.Job) {
+		j.Averaging.Method, j.Averaging.StaleLayers, j.Averaging.Prediction, j.Train.Steps = "sapipe", 3, "local", 16
+	}
+	var files []string
+	var ends []map[string][]float32
+	for _, splits := range [][]int{{2, 2, 2}, {4, 1, 2}} {
+		a := setup(t, 2, 2, late)
+		if files == nil {
+			files = a.Spec.Job.Data.Files
+		}
+		a.Spec.Job.Data.Files = files
+		a.Spec.Budget = a.Spec.Job.Resolved(0)
+		o := train(t, a, stopAt(1, 2))
+		for i, stages := range splits {
+			a = recut(t, a, o, stages, 2)
+			a.Spec.Job.Averaging.StaleLayers = []int{0, 99, 1}[i]
+			drive := stopAt(a.Generation, a.Restore.Round+2)
+			if i == 2 {
+				drive = nil
+			}
+			if o = train(t, a, drive); o.err != nil && len(o.shards) != stages {
+				t.Fatalf("in %d stages it ended with %v", stages, o.err)
+			}
+		}
+		ends = append(ends, vectorsOf(t, a, o))
+	}
+	for name, v := range ends[0] {
+		if !slices.Equal(v, ends[1][name]) {
+			t.Errorf("%s differs between splits", name)
 		}
 	}
 }

@@ -93,16 +93,18 @@ func (h *host) prepare(s *hosted, r *cluster.Manifest, refs []cluster.ShardRef, 
 	}
 	needs := method.Needs()
 	keeps := reshard.Keeps{Predicted: needs.Predicts, Message: needs.Earlier, Residual: spec.Groups > 1 && method.Config().Precision.Feedback()}
+	inFlight := reshard.InFlight(sources)
+	averaging := needs.Restores(inFlight)
 	a, err := reshard.Assemble(sources, reshard.Target{
 		Layers: s.meta.Layers, Tensors: s.meta.Tensors, Elements: s.shape.Parameters, State: s.shape.StateVectors,
-		Averaging: needs.Keeps(), Keeps: keeps, Alike: needs.Gradients, Pipelines: int(spec.Pipelines), From: first, To: end,
+		Averaging: averaging, Keeps: keeps, Alike: needs.Gradients, Pipelines: int(spec.Pipelines), From: first, To: end,
 	})
 	if err != nil {
 		return nil, err
 	}
 	allocate := func() []float32 { return make([]float32, s.shape.Parameters) }
-	out := &pipeline.Snapshot{Stage: s.index, Round: r.Round, Count: a.Count, Synchronous: a.Synchronous, Begins: a.Averaging < needs.Keeps(), Center: allocate()}
-	for range needs.Keeps() {
+	out := &pipeline.Snapshot{Stage: s.index, Round: r.Round, Count: a.Count, Synchronous: a.Synchronous, InFlight: inFlight, Center: allocate()}
+	for range averaging {
 		out.State = append(out.State, allocate())
 	}
 	for i, updates := range a.Updates {

@@ -83,6 +83,7 @@ func (t *trainer) write(ctx context.Context, h *host, s *pipeline.Snapshot) (con
 	about := of.meta
 	about.Count, about.Synchronous, about.Frozen = s.Count, s.Synchronous, of.frozen.file.Digest
 	about.First, _ = t.assignment.Shared()
+	about.InFlight = s.InFlight
 	for _, p := range s.Pipelines {
 		about.Updates = append(about.Updates, p.Updates)
 	}
