@@ -1,0 +1,134 @@
+package elastic
+
+import "math"
+
+// Step is what a step of training takes and sends, in seconds: of a pipeline whose last backward runs from the last layer of the model to the first, and whose next forward runs the
+// other way. It is what StaleLayers and Tau choose by.
+type Step struct {
+	Layers  []LayerStep
+	Links   []LinkStep
+	Compute float64 // from a step to the next where nothing is exchanged
+}
+
+// LayerStep is a layer of the model.
+type LayerStep struct {
+	Forward, Backward float64 // of a micro-batch
+	Bytes             float64 // that a group sends in an exchange (Sends)
+	Link              int     // that it goes by
+}
+
+// LinkStep is a link between groups: those of the stages of one node share it.
+type LinkStep struct {
+	SecondsPerByte float64
+	Latency        float64 // one way; an exchange takes two
+}
+
+// Sends is how many bytes a group of so many pipelines sends in an exchange of so many elements with the others: messages to the owners of segments, and the sums of its own segments
+// to all others. It gets as many.
+func Sends(p Precision, elements, pipelines, groups int) float64 {
+	if p == "" {
+		p = Float32
+	}
+	vector := float64(pipelines*p.Bytes(elements) + p.Sums().Bytes(elements))
+	return vector * float64(groups-1) / float64(groups)
+}
+
+// Tie is how much longer a step may take, as a part, with fewer late layers or batches in a round: measurements of links scatter by more.
+const Tie = 0.01
+
+// StaleLayers chooses how many layers of the model, from the input, take gradients late, of a step that takes so long:
+//
+//	ready_l  = when the last backward of layer l ends
+//	done_l   = when its exchange does, over the link of its stage, where layers that are not late go first
+//	stall(k) = max_{l>k} max(0, done_l - (end of the backward + sum_{j<l} F_j + earlier stalls)), summed over the layers in the order of the forward
+//
+// It is the smallest k with stall(k) = 0, else that of the least step, of those within Tie the smallest. A step is no shorter than what its link takes to carry all, so where that is
+// longer than computing, more late layers than hide the rest gain nothing.
+func StaleLayers(s Step) (k int, seconds float64) {
+	least := math.Inf(1)
+	for k := range len(s.Layers) + 1 {
+		least = min(least, s.Seconds(k))
+	}
+	for k = range len(s.Layers) + 1 {
+		if seconds = s.Seconds(k); seconds <= least*(1+Tie) {
+			break
+		}
+	}
+	return k, seconds
+}
+
+// Seconds is how long a step takes where so many layers are late.
+func (s *Step) Seconds(late int) float64 {
+	seconds := s.Compute + s.Stall(late)
+	for i, busy := range s.busy() {
+		if busy > 0 && late > 0 { // the last that is sent has yet to come back
+			busy += 2 * s.Links[i].Latency
+		}
+		seconds = max(seconds, busy)
+	}
+	return seconds
+}
+
+// Exchange is how long the busiest link takes to carry everything once, with the two hops.
+func (s *Step) Exchange() (seconds float64) {
+	for i, busy := range s.busy() {
+		if busy > 0 {
+			seconds = max(seconds, busy+2*s.Links[i].Latency)
+		}
+	}
+	return seconds
+}
+
+// busy is how long each link carries what is sent in a step.
+func (s *Step) busy() []float64 {
+	all := make([]float64, len(s.Links))
+	for _, l := range s.Layers {
+		all[l.Link] += l.Bytes * s.Links[l.Link].SecondsPerByte
+	}
+	return all
+}
+
+// Stall is how long the next forward waits for exchanges where so many layers are late.
+func (s *Step) Stall(late int) (stall float64) {
+	now, free := 0.0, make([]float64, len(s.Links)) // from the start of the last backward; when links are
+	done := make([]float64, len(s.Layers))
+	for l := len(s.Layers) - 1; l >= 0; l-- {
+		one := &s.Layers[l]
+		now += one.Backward
+		if one.Bytes == 0 || l < late {
+			continue
+		}
+		link := s.Links[one.Link]
+		free[one.Link] = max(free[one.Link], now) + one.Bytes*link.SecondsPerByte
+		done[l] = free[one.Link] + 2*link.Latency
+	}
+	for l, one := range s.Layers {
+		if l >= late && done[l] > now+stall {
+			stall = done[l] - now
+		}
+		now += one.Forward
+	}
+	return stall
+}
+
+// MostTau is the most batches in a round that Tau chooses.
+const MostTau = 64
+
+// hidden is how much longer a round may take, as a part, for an exchange that everybody waits for.
+const hidden = 0.05
+
+// Tau chooses how many batches a round has, of a method with such a timing that averages updates: the fewest in which computing hides the exchange or, where everybody waits for that, in which the wait is at most a twentieth
+// of a round; at most MostTau. seconds is how long a batch then takes.
+func Tau(s Step, t Timing) (tau int, seconds float64) {
+	exchange := s.Exchange()
+	for tau = 1; ; tau++ {
+		round := float64(tau) * s.Compute
+		wait := max(0, exchange-round)
+		if t == After {
+			wait = exchange
+		}
+		if enough := wait == 0 || t == After && wait <= hidden*(round+wait); enough || tau == MostTau {
+			return tau, (round + wait) / float64(tau)
+		}
+	}
+}
