@@ -247,6 +247,11 @@ func resumed(t *testing.T, r *run) {
 	again.prepare = func(f *fake, _ int) { f.params.Zero(); f.momentum[0] = 5 } // what is not restored shows
 	again.train(t)
 	again.compare(t, whole)
+	for at, f := range again.fakes {
+		if want := r.fakes[at].steps; !slices.Equal(f.steps, want) {
+			t.Errorf("pipeline %d, stage %d: the last steps are %d of the run, by element, and without an interruption %d", at[0], at[1], f.steps, want)
+		}
+	}
 }
 
 func TestSnapshotsOfEveryRoundAreConsistentCuts(t *testing.T) {

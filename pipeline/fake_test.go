@@ -25,6 +25,7 @@ type fake struct {
 	slots         int // micro-batches that may be in flight; 0 for no limit
 	params, grads flat.Host
 	momentum      flat.Host
+	steps         []uint64          // of the run, the last one of each element
 	predicted     flat.Host         // what passes read; nil: the parameters
 	newest        int               // what the weights are called
 	stash         map[int]flat.Host // older versions
@@ -56,7 +57,7 @@ type fakeInFlight struct {
 func newFake(index, stages int) *fake {
 	n := 5 + 2*index
 	f := &fake{
-		index: index, stages: stages, params: flat.NewHost(n), grads: flat.NewHost(n), momentum: flat.NewHost(n),
+		index: index, stages: stages, params: flat.NewHost(n), grads: flat.NewHost(n), momentum: flat.NewHost(n), steps: make([]uint64, n),
 		stash: map[int]flat.Host{}, inFlight: map[microKey]fakeInFlight{}, busy: new(atomic.Int32),
 	}
 	rng := rand.New(rand.NewPCG(uint64(index), 7))
@@ -235,6 +236,7 @@ func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {
 		elements.To = len(f.params)
 	}
 	for i := elements.From; i < elements.To; i++ {
+		f.steps[i] = h.Before + h.Step
 		f.momentum[i] = 0.9*f.momentum[i] + h.GradScale*f.grads[i]
 		update := -h.LearningRate * correction(h) * f.momentum[i]
 		before := f.params[i]

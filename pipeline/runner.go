@@ -178,11 +178,11 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 // updateAfter takes the optimizer step after a batch, where there is a gradient for it. On the executor.
 func (r *runner) updateAfter(report *StepReport, scale float32) error {
 	sh := r.shard
-	h := stage.Hyper{Before: r.fresh, LearningRate: report.LearningRate, GradScale: scale}
+	h := stage.Hyper{LearningRate: report.LearningRate, GradScale: scale}
 	sh.completeReads(r.pipeline)
 	delta := sh.delta(r.pipeline, report.Step, true)
 	for _, part := range sh.steps(report.Step, r.fresh) {
-		h.Step, h.Elements = part.updates, part.elements
+		h.Step, h.Before, h.Elements = part.updates, report.Step-part.updates, part.elements
 		if err := r.stage.Step(h, delta); err != nil {
 			return err
 		}

@@ -64,7 +64,8 @@ func (s *shard) predict(pipeline int, step uint64, h stage.Hyper) error {
 		}
 		earlier := part.message(pipeline, round+1) // of two buffers that of the round before
 		if rules.Expect(part.gradients[pipeline], !part.needs.Idle(round), part.message(pipeline, round), earlier, moved) {
-			elements, h.Step = append(elements, part.Range), updates(part.needs, s.snaps.fresh[pipeline], step+1)
+			h.Step = updates(part.needs, s.snaps.fresh[pipeline], round)
+			h.Before, elements = round-h.Step, append(elements, part.Range)
 		}
 	}
 	if err := of.Predict(h, of.Gradients(), elements...); err != nil {

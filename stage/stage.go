@@ -61,7 +61,7 @@ type Hyper struct {
 	// Elements, of whole tensors, are what the step is taken of; the zero Range: all. Steps of parts must follow each other, with no pass between them.
 	Elements     flat.Range
 	Step         uint64  // 0-based: how many steps the optimizer's state has seen
-	Before       uint64  // steps of the run before Step 0: above 0 where it was resumed without that state
+	Before       uint64  // steps of the run before Step 0: above 0 where it was resumed without that state, or a step had no gradient to apply
 	LearningRate float32 // after the schedule
 	GradScale    float32 // the global-norm clip factor, 1 when not clipping
 	// Version names the weights that the step makes. It is 0 for the only or the last step of a plan, since what
