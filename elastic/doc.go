@@ -3,7 +3,7 @@
 // It has two parts, each usable and tested alone:
 //
 //   - Method: an averaging method is a pair of pure rules over flat vectors, one for the pipeline and one for the center
-//     (method.go has the interface and the table of methods; elastic.go the one method that there is).
+//     (method.go has the interface and the table of methods; each family has a file).
 //   - Center: the order in which those rules run, as a state machine. One for each stage: shard k of the center averages stage
 //     k of all pipelines (center.go).
 //

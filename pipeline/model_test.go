@@ -35,6 +35,9 @@ func (s tokens) Fill(step uint64, micro int, input, labels []byte) error {
 
 const modelMicros = 6
 
+// smallGPT2 is modelConfig's, with tied embeddings.
+var smallGPT2 = map[string]any{"n_layer": 6, "n_head": 2, "n_embd": 12, "n_positions": 6, "vocab_size": 11, "tie_word_embeddings": true}
+
 // onHost and queued open devices without and with a queue.
 func onHost() device.Device { return ref.New() }
 func queued() device.Device { return stagetest.NewLate() }
@@ -50,13 +53,13 @@ func modelConfig(t *testing.T, open func() device.Device, grid schedule.Plan, pi
 	return modelConfigBy(t, open, grid, method, boundary, log)
 }
 
-// modelConfigBy is modelConfig by another method.
-func modelConfigBy(t *testing.T, open func() device.Device, grid schedule.Plan, method elastic.Method, boundary device.Type, log *modelLog) Config {
+// modelConfigBy is modelConfig by another method. change, if there is one, sets what stages are made with.
+func modelConfigBy(
+	t *testing.T, open func() device.Device, grid schedule.Plan, method elastic.Method, boundary device.Type, log *modelLog, change ...func(*stage.Config),
+) Config {
 	t.Helper()
 	stages := grid.Stages()
-	m, err := model.Build("gpt2", map[string]any{
-		"n_layer": 6, "n_head": 2, "n_embd": 12, "n_positions": 6, "vocab_size": 11, "tie_word_embeddings": true,
-	})
+	m, err := model.Build("gpt2", smallGPT2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +100,9 @@ func modelConfigBy(t *testing.T, open func() device.Device, grid schedule.Plan, 
 			Device: devices[placement[k]], Model: m, Range: r, Index: k, Count: stages, Samples: 1, Predicts: method.Needs().Predicts,
 			Slots: slots[k], WeightSlots: halves[k], HandedInputs: inputs[k], HandedOutputs: outputs[k], Seed: 5, Boundary: boundary,
 			LandedInputs: landed[k], LandedGradients: gradients[k],
+		}
+		for _, set := range change {
+			set(&of)
 		}
 		shape, err := of.Shape()
 		if err != nil {
