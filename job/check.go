@@ -65,8 +65,11 @@ func (c *checker) checkAveraging(methods map[string][]string) {
 			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s", key, strings.Join(of, " and "), a.Method, of[0])
 		}
 	}
-	if slices.Contains(own, "stale_layers") && a.StaleLayers == 0 {
-		c.refuse("averaging.method", "", "averaging.method is %s and averaging.stale_layers is 0: say how many layers, from the input, take gradients late; with none of them the method is allreduce", a.Method)
+	if key := "averaging.stale_layers"; slices.Contains(own, "stale_layers") && a.StaleLayers == 0 && !c.Refused(key) {
+		if !c.Has(key) {
+			key = "averaging.method"
+		}
+		c.refuse(key, "", "averaging.method is %s and averaging.stale_layers is 0: say how many layers, from the input, take gradients late; with none of them the method is allreduce", a.Method)
 	}
 	if slices.Contains(own, "lambda") && a.Lambda != 0 && a.Compensation == "none" {
 		c.refuse("averaging.lambda", "", "averaging.lambda weighs a compensation, and averaging.compensation is none; remove it, or write compensation: diag, outer, diag_adaptive or outer_adaptive")

@@ -2,11 +2,14 @@ package job
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
 // TestPositionsAreForWhoeverFindsAProblemLater: a problem found after parsing points to its key, to the key around it when
@@ -238,6 +241,21 @@ func TestOpenJobs(t *testing.T) {
 		}
 		if j.Open() != c.open {
 			t.Errorf("%v: open is %v, want %v", c.set, j.Open(), c.open)
+		}
+	}
+}
+
+// TestStaleLayersOfAnotherKindAreRefusedOnce: what is no number is not said to be 0 as well.
+func TestStaleLayersOfAnotherKindAreRefusedOnce(t *testing.T) {
+	own := environment
+	own.Methods = map[string][]string{"elastic": nil, "sapipe": {"stale_layers"}}
+	for value, want := range map[string]string{
+		"auto": "averaging.stale_layers wants a whole number", "-1": "averaging.stale_layers wants a whole number", "0": "averaging.stale_layers is 0: say how many layers",
+	} {
+		_, _, err := Parse("job.yaml", []byte(shortest), []string{"averaging.method=sapipe", "averaging.stale_layers=" + value}, own)
+		var problems strictyaml.Problems
+		if !errors.As(err, &problems) || len(problems) != 1 || problems[0].Key != "averaging.stale_layers" || !strings.Contains(problems[0].Message, want) {
+			t.Errorf("stale_layers %s: %v, want one problem of it: %q", value, err, want)
 		}
 	}
 }

@@ -485,6 +485,9 @@ func (x *resolver) decideBudget() {
 		if rounds := b.Steps / uint64(j.Averaging.Tau); uint64(j.Center.CommitEvery) > rounds {
 			x.warn("center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run", j.Center.CommitEvery, rounds)
 		}
+		if w := uint64(j.Averaging.Warmup); j.Pipelines > 1 && w >= b.Steps { //nolint:gosec // at least 0
+			x.warn("averaging.warmup is %d and each pipeline takes %s: no gradient is ever late, so the job trains as with allreduce", w, words.Count(int(b.Steps), "step"))
+		}
 	}
 	if !j.Open() {
 		x.because(why)

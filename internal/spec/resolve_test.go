@@ -211,6 +211,23 @@ func TestABudgetThatRoundsMultiplyIsWarnedOf(t *testing.T) {
 	}
 }
 
+// TestAWarmUpOfTheWholeRunIsWarnedOf: no gradient would be late. A single pipeline has none that are.
+func TestAWarmUpOfTheWholeRunIsWarnedOf(t *testing.T) {
+	for _, c := range []struct {
+		pipelines, warmup string
+		want              bool
+	}{{"2", "3", false}, {"2", "4", true}, {"1", "8", false}} {
+		found, err := resolve(t, refJob, 0, "pipelines="+c.pipelines, "train.steps=8", "averaging={method: pipesgd, warmup: "+c.warmup+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := "averaging.warmup is " + c.warmup + " and each pipeline takes 4 steps: no gradient is ever late"
+		if warned := strings.Contains(fmt.Sprint(found.Warnings), said); warned != c.want {
+			t.Errorf("%+v: %q", c, found.Warnings)
+		}
+	}
+}
+
 // TestAPlanRunsOnAcrossTheBatchesOfARound where it steps inside of them, also of a single pipeline; the user is told what a longer round would do.
 func TestAPlanRunsOnAcrossTheBatchesOfARound(t *testing.T) {
 	for _, c := range []struct {

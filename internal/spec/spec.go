@@ -282,12 +282,16 @@ func (s *Spec) Cores(node int) int {
 // x1.41". Where the number of pipelines decides and is not known yet, it says auto. A single pipeline is the center.
 func (s *Spec) Averaging() string {
 	a := s.Job.Averaging
-	if s.Job.Pipelines == 1 {
-		return fmt.Sprintf("%s tau=%d, one pipeline: nothing is averaged", a.Method, a.Tau)
-	}
 	rate := fmt.Sprintf("lr x%.3g", a.RateScale)
 	if a.RateScale == job.AutoFactor {
 		rate = "lr x auto"
+	}
+	if s.Job.Pipelines == 1 {
+		alone := fmt.Sprintf("%s tau=%d, one pipeline: nothing is averaged", a.Method, a.Tau)
+		if a.RateScale == 1 || a.RateScale == job.AutoFactor {
+			return alone
+		}
+		return alone + ", " + rate
 	}
 	said := []string{a.Method}
 	for _, setting := range elastic.Settings()[a.Method] {

@@ -27,12 +27,19 @@ func TestJobsKeepTheAveragingTheyWereAdmittedWith(t *testing.T) {
 	}
 }
 
-// TestOnePipelineIsNotSaidToBeAveraged: the keys of its job file change nothing.
+// TestOnePipelineIsNotSaidToBeAveraged: of the keys of its job file only lr_scale changes something.
 func TestOnePipelineIsNotSaidToBeAveraged(t *testing.T) {
 	var s Spec
 	s.Job.Pipelines, s.Job.Averaging = 1, job.Averaging{Method: "elastic", Pull: "predicted", Alpha: 1, Horizon: 1.5, Tau: 2}
-	if got, want := s.Averaging(), "elastic tau=2, one pipeline: nothing is averaged"; got != want {
-		t.Errorf("%q, want %q", got, want)
+	for scale, want := range map[job.Factor]string{
+		job.AutoFactor: "elastic tau=2, one pipeline: nothing is averaged",
+		1:              "elastic tau=2, one pipeline: nothing is averaged",
+		2:              "elastic tau=2, one pipeline: nothing is averaged, lr x2",
+	} {
+		s.Job.Averaging.RateScale = scale
+		if got := s.Averaging(); got != want {
+			t.Errorf("lr_scale %v: %q, want %q", scale, got, want)
+		}
 	}
 }
 
