@@ -202,6 +202,9 @@ func decideNext(w snapshot, j *observed) decision {
 		return decision{choice: beginCommit, round: round, reason: "training has ended at this round"}
 	}
 	if committed >= end {
+		if at := j.endsAfter(end); at != nil && stopReason(w, j) == "" { // as where a node was drained for so short a time that not all could be told
+			return decision{choice: abortWorkers, reason: fmt.Sprintf("training was to end at round %d for a reason that has passed, and the worker%s was not told; round %d is committed", end, j.of(at), committed)}
+		}
 		return decision{reason: fmt.Sprintf("round %d, the final one, is committed; the worker is finishing", committed)}
 	}
 	if why := stopReason(w, j); why != "" {

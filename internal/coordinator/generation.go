@@ -210,7 +210,7 @@ func joined(workers []*worker) *control.Status {
 		if w.lastStage() == last {
 			losses, p.TokensPerS = append(losses, s.Progress.Loss), p.TokensPerS+s.Progress.TokensPerS
 		}
-		out.Final, out.NextCommit, out.Held = min(out.Final, cmp.Or(w.final, s.Final)), max(out.NextCommit, s.NextCommit), cmp.Or(out.Held, s.Held)
+		out.Final, out.NextCommit, out.Held = min(out.Final, w.endsAt()), max(out.NextCommit, s.NextCommit), cmp.Or(out.Held, s.Held)
 		p.Step, p.Round, p.SamplesSeen = min(p.Step, s.Progress.Step), min(p.Round, s.Progress.Round), min(p.SamplesSeen, s.Progress.SamplesSeen)
 		p.HostBytes += s.Progress.HostBytes
 		p.StageStatus, p.LinkStatus = append(p.StageStatus, s.Progress.StageStatus...), append(p.LinkStatus, s.Progress.LinkStatus...)
@@ -293,6 +293,16 @@ func (g *generation) lastRound() uint64 {
 		return 0
 	}
 	return g.status.Final
+}
+
+// endsAfter is a worker that trains on after a round, as far as it has said; nil: none does.
+func (g *generation) endsAfter(round uint64) *worker {
+	for _, w := range g.workers {
+		if w.endsAt() > round {
+			return w
+		}
+	}
+	return nil
 }
 
 // earliest is the earliest round that a commit can name. What a worker refused is newer than its status: without it, the same round would

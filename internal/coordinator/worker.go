@@ -62,6 +62,14 @@ type worker struct {
 // lives reports whether a worker has not ended.
 func (w *worker) lives() bool { return w.phase != absent && w.phase != exited }
 
+// endsAt is the round where a worker's training ends, as far as it has said.
+func (w *worker) endsAt() uint64 {
+	if w.status == nil {
+		return w.final
+	}
+	return cmp.Or(w.final, w.status.Final)
+}
+
 // hear notes that something was heard of a worker.
 func (w *worker) hear(now time.Time) {
 	if !w.heard.IsZero() {
