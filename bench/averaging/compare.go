@@ -40,7 +40,7 @@ func (t tried) over(loss float64) map[string]float64 {
 
 // compare holds each rule to its references: the mean loss over the seeds at the best learning rate of each.
 func compare(o options, results map[run]result) (figures []report.Figure) {
-	for _, s := range sides {
+	for _, s := range o.sides {
 		for _, u := range o.rules {
 			for _, steps := range o.steps {
 				for _, n := range o.counts {

@@ -1,4 +1,4 @@
-// Averaging measures what elastic averaging costs in quality: held-out losses of two and four averaged pipelines over those of one
+// Averaging measures what averaging methods cost in quality: held-out losses of two and four averaged pipelines over those of one
 // pipeline that trains on the same samples in the same number of steps. See README.md.
 package main
 
@@ -20,6 +20,7 @@ type options struct {
 	seeds  []int
 	rates  []float64
 	rules  []rule
+	sides  []side
 	batch  int
 	jobs   int
 }
@@ -30,7 +31,8 @@ func main() {
 	list.Flag(&o.steps, "steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline", strconv.Atoi)
 	list.Flag(&o.seeds, "seeds", "1,2,3", "seeds of initial weights and sample order", strconv.Atoi)
 	list.Flag(&o.rates, "rates", "0.003,0.006", "learning rates to choose from", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
-	list.Flag(&o.rules, "rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or PULL:ALPHA:HORIZON:LR_SCALE", ruleOf)
+	list.Flag(&o.rules, "rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or METHOD:KEY=VALUE:..., of the section averaging of a job file", ruleOf)
+	list.Flag(&o.sides, "over", "plain,synchronous", "what is compared with: plain, one pipeline whose batch the pipelines share; synchronous, one with the batch of all", sideOf)
 	flag.IntVar(&o.batch, "batch", 16, "samples in a step of one pipeline; a multiple of 4")
 	flag.IntVar(&o.jobs, "jobs", 2, "jobs that run at a time, each on one core")
 	rig.Main("averaging", func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) { return measure(ctx, d, o) })

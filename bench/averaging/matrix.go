@@ -8,62 +8,65 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/avgpipe/avgpipe/elastic"
 )
 
 // run is one training.
 type run struct {
 	Steps, Pipelines int
 	Batch            int    // samples of one pipeline in a step
-	Pull             string // empty: one pipeline, nothing is averaged
-	Alpha            string // empty: the pull's default
-	Horizon          string // empty: the pull does not predict
-	RateScale        string
+	Averaging        string // rule.settings; empty: one pipeline, nothing is averaged
 	Rate             string // before it is scaled
 	Seed             int
 }
 
 func (r run) String() string {
-	averaging := "plain"
-	if r.Pull != "" {
-		averaging = "pull " + r.Pull + ", alpha " + cmp.Or(r.Alpha, "default") + ", horizon " + cmp.Or(r.Horizon, "none") + ", lr_scale " + r.RateScale
-	}
-	return fmt.Sprintf("%d steps, N = %d, batch %d, lr %s, %s, seed %d", r.Steps, r.Pipelines, r.Batch, r.Rate, averaging, r.Seed)
+	return fmt.Sprintf("%d steps, N = %d, batch %d, lr %s, %s, seed %d", r.Steps, r.Pipelines, r.Batch, r.Rate, cmp.Or(r.Averaging, "plain"), r.Seed)
 }
 
 // samples is how many the run trains on.
 func (r run) samples() int { return r.Steps * r.Batch * r.Pipelines }
 
-// rule is a setting of averaging.
-type rule struct {
-	name, pull, alpha, horizon, rateScale string
-}
+// rule is a way to average: METHOD, or METHOD:KEY=VALUE:..., of the section averaging of a job file.
+type rule struct{ name, settings string }
 
-// rules are those that can be measured.
-var rules = map[string]rule{
-	"default":  {"default", "predicted", "", "1.5", "auto"},
-	"nearer":   {"nearer", "predicted", "", "1", "auto"},
-	"old":      {"old", "old", "", "", "1"},
-	"new":      {"new", "new", "", "", "auto"},
-	"unscaled": {"unscaled", "predicted", "", "1.5", "1"},
+// rules are those with a name of their own.
+var rules = map[string]string{
+	"default":  "elastic",
+	"nearer":   "elastic:horizon=1",
+	"old":      "elastic:pull=old:lr_scale=1",
+	"new":      "elastic:pull=new",
+	"unscaled": "elastic:lr_scale=1",
 }
 
 func ruleNames() string { return strings.Join(slices.Sorted(maps.Keys(rules)), ", ") }
 
-// ruleOf finds a rule by its name, or makes one of PULL:ALPHA:HORIZON:LR_SCALE.
+// ruleOf finds a rule by its name, or takes METHOD:KEY=VALUE:....
 func ruleOf(name string) (rule, error) {
-	if r, ok := rules[name]; ok {
-		return r, nil
+	settings := cmp.Or(rules[name], name)
+	method, rest, _ := strings.Cut(settings, ":")
+	known := slices.Contains(elastic.Methods(), method)
+	if strings.Contains(settings, ":") {
+		for setting := range strings.SplitSeq(rest, ":") {
+			known = known && strings.Contains(setting, "=")
+		}
 	}
-	parts := strings.Split(name, ":")
-	if len(parts) != 4 {
-		return rule{}, fmt.Errorf("no rule %q; there are %s, and PULL:ALPHA:HORIZON:LR_SCALE", name, ruleNames())
+	if !known {
+		return rule{}, fmt.Errorf("no rule %q; there are %s, and METHOD:KEY=VALUE:... with the methods %s", name, ruleNames(), strings.Join(elastic.Methods(), ", "))
 	}
-	return rule{name, parts[0], parts[1], parts[2], parts[3]}, nil
+	return rule{name, settings}, nil
+}
+
+// section is the run's section averaging of a job file: with one pipeline, which averages nothing, that of the default.
+func (r run) section() string {
+	settings := strings.ReplaceAll(cmp.Or(r.Averaging, rules["default"]), ":", ", ")
+	return "averaging={method: " + strings.ReplaceAll(settings, "=", ": ") + "}"
 }
 
 // side is one of the two comparisons: what a pipeline and its reference train on in a step.
 type side struct {
-	name           string
+	flag, name     string
 	batch, total   func(batch, pipelines int) int // of a pipeline; of the reference
 	referenceRates func(rates []float64, pipelines int) []float64
 	bars           map[int]float64 // by pipelines
@@ -71,6 +74,7 @@ type side struct {
 
 var sides = []side{
 	{
+		flag:  "plain",
 		name:  "plain training", // the pipelines share its batch
 		batch: func(batch, pipelines int) int { return batch / pipelines },
 		total: func(batch, _ int) int { return batch },
@@ -80,6 +84,7 @@ var sides = []side{
 		bars: map[int]float64{2: 1.01, 4: 1.02},
 	},
 	{
+		flag:  "synchronous",
 		name:  "the synchronous batch of the same total size", // each pipeline has a batch of its own
 		batch: func(batch, _ int) int { return batch },
 		total: func(batch, pipelines int) int { return batch * pipelines },
@@ -92,6 +97,18 @@ var sides = []side{
 		},
 		bars: map[int]float64{2: 1.025, 4: 1.04},
 	},
+}
+
+// sideOf finds a comparison.
+func sideOf(name string) (side, error) {
+	var names []string
+	for _, s := range sides {
+		if s.flag == name {
+			return s, nil
+		}
+		names = append(names, s.flag)
+	}
+	return side{}, fmt.Errorf("no comparison %q; there are %s", name, strings.Join(names, ", "))
 }
 
 // rate writes a learning rate so that equal ones look equal.
@@ -111,7 +128,7 @@ func (s side) averaged(o options, u rule, steps, pipelines, seed int) map[string
 	all := map[string]run{}
 	for _, lr := range o.rates {
 		all[rate(lr)] = run{
-			Steps: steps, Pipelines: pipelines, Batch: s.batch(o.batch, pipelines), Pull: u.pull, Alpha: u.alpha, Horizon: u.horizon, RateScale: u.rateScale, Rate: rate(lr), Seed: seed,
+			Steps: steps, Pipelines: pipelines, Batch: s.batch(o.batch, pipelines), Averaging: u.settings, Rate: rate(lr), Seed: seed,
 		}
 	}
 	return all
@@ -133,7 +150,7 @@ func matrix(o options) []run {
 		for _, seed := range o.seeds {
 			for _, steps := range o.steps {
 				for _, n := range o.counts {
-					for _, s := range sides {
+					for _, s := range o.sides {
 						add(s.references(o, steps, n, seed))
 						add(s.averaged(o, u, steps, n, seed))
 					}

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -63,20 +63,15 @@ func trainAll(ctx context.Context, d *rig.Daemon, o options) (map[run]result, er
 
 // train runs one job to its end, all pipelines on one core: in how many stages they run does not change what they compute.
 func train(ctx context.Context, d *rig.Daemon, r run) (result, error) {
-	pull, scale := r.Pull, r.RateScale
-	if pull == "" {
-		pull, scale = "predicted", "auto" // with one pipeline nothing is averaged, and auto is 1
-	}
-	status, err := d.Run(ctx, append([]string{
+	status, err := d.Run(ctx, slices.Concat([]string{
 		"stages=1", "devices.cpu.count=1", "devices.cpu.threads=1", "schedule=afp", "micro_batches=1",
-		"pipelines=" + strconv.Itoa(r.Pipelines), "averaging.pull=" + pull, "averaging.alpha=" + cmp.Or(r.Alpha, "0"), "averaging.lr_scale=" + scale,
-		"averaging.horizon=" + cmp.Or(r.Horizon, "1"),
+		"pipelines=" + strconv.Itoa(r.Pipelines), r.section(),
 		// A job's steps and warm-up are batches of all pipelines together.
 		"train.batch=" + strconv.Itoa(r.Batch), "train.steps=" + strconv.Itoa(r.Steps*r.Pipelines),
 		"optimizer.warmup=" + strconv.Itoa(warmup*r.Pipelines), "train.max_time=0s", "train.eval_every=0",
 		"train.eval_samples=" + strconv.Itoa(heldOut), "optimizer.lr=" + r.Rate, "seed=" + strconv.Itoa(r.Seed),
 		"center.state=center", "center.commit_every=" + strconv.Itoa(r.Steps),
-	}, model...)...)
+	}, model)...)
 	switch {
 	case err != nil:
 		return result{}, fmt.Errorf("%s: %w", r, err)
