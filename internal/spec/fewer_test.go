@@ -118,8 +118,12 @@ func TestAJobGoesOnWithFewerGroups(t *testing.T) {
 		t.Errorf("with 4 pipelines there are %d groups of 3: %v", other.Groups(), problems)
 	}
 	for _, groups := range []int{1, 2} {
-		if other, problems := s.Recount(spec.Counts{Groups: groups}, spec.Facts{Cores: 2}); len(problems) > 0 || other.Groups() != groups || other.Job.Pipelines != 6 {
-			t.Errorf("in %d groups: %+v, %v", groups, other, problems)
+		regrouped, problems := s.Recount(spec.Counts{Groups: groups}, spec.Facts{Cores: 2})
+		if len(problems) > 0 || regrouped.Groups() != groups || regrouped.Job.Pipelines != 6 {
+			t.Fatalf("in %d groups: %+v, %v", groups, regrouped, problems)
+		}
+		if why := strings.Join(regrouped.Why, "; "); strings.Contains(why, "the job goes on with") {
+			t.Errorf("%d groups, with as many stages and pipelines as before: %s", groups, why)
 		}
 	}
 	if _, problems := s.Recount(spec.Counts{Groups: 4}, spec.Facts{Cores: 2}); len(problems) != 1 || problems[0].Key != "groups" || problems[0].Nearest != "3" {

@@ -123,7 +123,10 @@ func (s *Spec) recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 	if j.Groups != was.Groups {
 		out.Why = append(out.Why, fmt.Sprintf("its pipelines are in %s; before, they were in %d", words.Count(j.Groups, "group"), s.Groups()))
 	}
-	out.Why = append(out.Why, fmt.Sprintf("the job goes on with %d stages and %d pipelines; before, it had %d and %d", c.Stages, c.Pipelines, was.Stages, was.Pipelines))
+	if j.Stages != was.Stages || j.Pipelines != was.Pipelines {
+		out.Why = append(out.Why, fmt.Sprintf("the job goes on with %s and %s; before, it had %d and %d",
+			words.Count(c.Stages, "stage"), words.Count(c.Pipelines, "pipeline"), was.Stages, was.Pipelines))
+	}
 	return &out, nil
 }
 

@@ -299,7 +299,7 @@ func (s *Spec) Averaging() string {
 			said = append(said, s)
 		}
 	}
-	if a.Precision != "" && a.Precision != string(elastic.Float32) {
+	if s.Groups() > 1 && a.Precision != "" && a.Precision != string(elastic.Float32) {
 		said = append(said, "precision="+a.Precision)
 	}
 	return strings.Join(append(said, fmt.Sprintf("tau=%d", a.Tau), rate), " ")

@@ -43,6 +43,18 @@ func TestOnePipelineIsNotSaidToBeAveraged(t *testing.T) {
 	}
 }
 
+// TestPrecisionIsSaidOfGroupsAlone: one group sends no messages, also where there were more before.
+func TestPrecisionIsSaidOfGroupsAlone(t *testing.T) {
+	var s Spec
+	s.Job.Pipelines, s.Job.Averaging = 2, job.Averaging{Method: "allreduce", Tau: 1, RateScale: 1, Precision: "int8"}
+	for groups, want := range map[int]string{1: "allreduce tau=1 lr x1", 2: "allreduce precision=int8 tau=1 lr x1"} {
+		s.Job.Groups = groups
+		if got := s.Averaging(); got != want {
+			t.Errorf("%d groups: %q, want %q", groups, got, want)
+		}
+	}
+}
+
 // TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen, and nothing that the job says.
 func TestTheNumberOfPipelinesDecidesWhatAveragingLeavesOpen(t *testing.T) {
 	for _, c := range []struct {
