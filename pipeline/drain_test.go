@@ -8,7 +8,7 @@ import (
 )
 
 // TestOtherLayersAreLateAfterARound: those that are late no more have their gradients in flight applied, each once, those that begin to be apply none in the first step, and the others go on; to
-// the bit as it is written out, also across another resume.
+// the bit as it is written out, also across another resume, and in groups.
 func TestOtherLayersAreLateAfterARound(t *testing.T) {
 	all := []string{"local", "none", "prev_sync diag after 2", "local_prev_sync outer_adaptive", "local after 6"}
 	if raced {
@@ -48,7 +48,11 @@ func changed(t *testing.T, was, by string) {
 		r.collect(g)
 	}
 	resume := func(r *run, from map[int]*Snapshot) {
+		change := r.change
 		r.change = func(c *Config) {
+			if change != nil {
+				change(c)
+			}
 			c.StartRound = from[0].Round
 			for k := range c.Stages {
 				c.Stages[k].Restore = begins(from[k], r.method().Needs())
@@ -66,6 +70,14 @@ func changed(t *testing.T, was, by string) {
 	whole := second.sequential(t)
 	second.compare(t, whole)
 	third.compare(t, whole)
+	groups := inGroups([][]int{{1}, {0}}, [][]int{nil}, func() *run { return like(by, end) })
+	for _, r := range groups {
+		resume(r, first.snaps[at])
+	}
+	trainAll(t, groups)
+	for _, r := range groups {
+		r.compare(t, whole)
+	}
 	if len(second.losses) == 0 || slices.Equal(second.fakes[[2]int{0, 0}].params, first.fakes[[2]int{0, 0}].params) {
 		t.Error("nothing was trained")
 	}
