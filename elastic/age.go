@@ -17,7 +17,7 @@ type Age struct {
 func Ages(m Method, layers int) (all []Age) {
 	var l Layout
 	for i := range layers {
-		l = append(l, Run{flat.Range{From: i, To: i + 1}, i})
+		l = append(l, Run{flat.Range{From: i, To: i + 1}, i, i})
 	}
 	for _, s := range Cut(m, l) {
 		age := Age{s.From, s.To, 0}
@@ -38,6 +38,9 @@ func AgesText(m Method, layers int) string {
 	what, when := "the center", [2]string{"of this round", "of the round before"}
 	if m.Needs().Gradients {
 		what, when = "gradients", [2]string{"of this step", "of the step before"}
+	}
+	if period := m.Needs().Period; period > 1 {
+		return fmt.Sprintf("all layers, in fragments that are exchanged in turn: the center of 1 to %d rounds before", period)
 	}
 	ages := Ages(m, layers)
 	var parts []string

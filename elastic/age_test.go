@@ -18,6 +18,7 @@ func TestAgesAreThoseOfTheRules(t *testing.T) {
 		{"sapipe", Config{StaleLayers: 9}, []Age{{0, 5, 1}}, "all layers: gradients of the step before"},
 		{"elastic", Config{}, []Age{{0, 5, 1}}, "all layers: the center of the round before"},
 		{"elastic", Config{Pull: PullNew}, []Age{{0, 5, 0}}, "all layers: the center of this round"},
+		{"streaming-diloco", Config{Fragments: 3}, []Age{{0, 5, 1}}, "all layers, in fragments that are exchanged in turn: the center of 1 to 3 rounds before"},
 		{"localsgd", Config{Tau: 4}, []Age{{0, 5, 0}}, "all layers: the center of this round"},
 	} {
 		c.c.Pipelines = 2

@@ -56,8 +56,13 @@ type member struct {
 // # Ownership of messages
 //
 // Update hands the message of that round to the center; its Merge hands it back. A pipeline that is released from round r
-// may train on into its next message. With Timing.Buffers messages
+// may train on into its next message. With Needs.Buffers messages
 // used in turn, the one that a released pipeline needs next is always its own: see Buffers.
+//
+// # Rounds without an exchange
+//
+// With a Needs.Period most rounds carry no message. The Center asks for the same actions in them; whoever executes them runs no rule of the center then (Needs.Exchanges), and a Pull only mixes
+// (Needs.Mixes). So a round, its snapshot and who may begin it mean the same everywhere.
 type Center struct {
 	needs     Needs
 	wait      bool   // rounds have timing After whatever that of needs is

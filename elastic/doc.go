@@ -13,7 +13,7 @@
 // # One shard of the center
 //
 // The process that hosts a stage has one Center for it, and vectors on the stage's device: the center's x~ and its sum, and for each
-// pipeline the weights x and Timing.Buffers messages. It passes every input to the Center and executes the returned actions, in
+// pipeline the weights x and Needs.Buffers messages. It passes every input to the Center and executes the returned actions, in
 // order, on the device's executor:
 //
 //	actions, err := center.Update(pipeline, round) // the pipeline has trained Config.Tau batches; its message is complete
@@ -32,6 +32,8 @@
 //			x[a.Pipeline].Copy(shard.Center)
 //		}
 //	}
+//
+// With a Needs.Period rules run in some rounds alone: Pull, Merge and Advance where Needs.Exchanges says so, and Mixer.Mix in the place of Pull where Needs.Mixes does.
 //
 // A round's snapshot is a consistent cut: every pipeline as it left the round, and the center after it. Resuming from it and
 // going on gives the same bits as never having stopped.

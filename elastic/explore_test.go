@@ -54,7 +54,7 @@ func TestCopiesKeepEqualBitsWhateverArrives(t *testing.T) {
 		random := rand.New(rand.NewPCG(uint64(seed), 95)) //nolint:gosec // not negative
 		which, n := random.IntN(len(names)), 1+random.IntN(4)
 		name := names[which]
-		c := &copies{t: t, random: random, pipelines: n, rounds: 6, method: methods[n][name]}
+		c := &copies{t: t, random: random, pipelines: n, rounds: 8, method: methods[n][name]}
 		expected, ok := known[[2]int{which, n}]
 		if !ok {
 			expected.centers, expected.weights = sequential(c.method, c.rounds, 2, n, everyone)
@@ -179,7 +179,9 @@ func (c *copies) arrive() error {
 	}
 	c.log = append(c.log, fmt.Sprintf("%d:%d at %d", p.pipeline, p.round, p.to))
 	s.trained[p.pipeline] = p.round
-	copy(s.message(p.pipeline, p.round), p.content)
+	if c.method.Needs().Exchanges(p.round) {
+		copy(s.message(p.pipeline, p.round), p.content)
+	}
 	actions, err := s.center.Update(p.pipeline, p.round)
 	if err != nil {
 		return err

@@ -20,7 +20,9 @@ type diloco struct {
 	rate, momentum float32
 }
 
-func newDiLoCo(c Config) Method {
+func newDiLoCo(c Config) Method { return dilocoOf(c) }
+
+func dilocoOf(c Config) diloco {
 	return diloco{avgpipe{c, 1, 0, After}, float32(c.OuterRate), float32(c.OuterMomentum)}
 }
 

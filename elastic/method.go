@@ -15,16 +15,18 @@ type entry struct {
 	build func(Config) Method // gets a validated Config, defaults filled in, of several pipelines
 	check func(Config) error  // what the method refuses beyond what all do; nil: nothing
 	reads []string            // the settings of the section averaging that are its own
+	tau   int                 // Config.Tau by default
 }
 
 // methods is every averaging method, by name.
 var methods = map[string]entry{
-	"elastic":   {newElastic, checkElastic, []string{"pull", "alpha", "horizon", "max_drift"}},
-	"localsgd":  {newLocalSGD, nil, nil},
-	"diloco":    {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}},
-	"allreduce": {newAllReduce, checkGradients, nil},
-	"pipesgd":   {newPipeSGD, checkGradients, []string{"warmup"}},
-	"sapipe":    {newSAPipe, checkSAPipe, []string{"warmup", "stale_layers", "prediction", "compensation", "lambda"}},
+	"elastic":          {newElastic, checkElastic, []string{"pull", "alpha", "horizon", "max_drift"}, 1},
+	"localsgd":         {newLocalSGD, nil, nil, 8},
+	"diloco":           {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}, 32},
+	"streaming-diloco": {newStreaming, checkStreaming, []string{"outer_lr", "outer_momentum", "fragments", "mix"}, 8},
+	"allreduce":        {newAllReduce, checkGradients, nil, 1},
+	"pipesgd":          {newPipeSGD, checkGradients, []string{"warmup"}, 1},
+	"sapipe":           {newSAPipe, checkSAPipe, []string{"warmup", "stale_layers", "prediction", "compensation", "lambda"}, 1},
 }
 
 // Methods lists the names that NewMethod takes, sorted.
@@ -69,8 +71,12 @@ type Config struct {
 	Horizon float64
 	// MaxDrift is how far pipelines may move away from the center of a stage, as a share of its length, until rounds are synchronous (Drift). 0: there is no bound.
 	MaxDrift float64
-	// OuterRate and OuterMomentum are those of the step that the center takes by the mean update, with diloco. The rate is DefaultOuterRate by default; a momentum of 0 is none.
+	// OuterRate and OuterMomentum are those of the step that the center takes by the mean update, with diloco and streaming-diloco. The rate is DefaultOuterRate by default; a momentum of 0 is none.
 	OuterRate, OuterMomentum float64
+	// Fragments is into how many fragments layers are divided that are exchanged in turn, with streaming-diloco. Default DefaultFragments. Mix is the part of its own weights that a pipeline
+	// keeps when it takes what an exchange has come to; 0 is nothing.
+	Fragments int
+	Mix       float64
 	// Warmup is how many of the first rounds nobody's gradient is late in, with pipesgd and sapipe. Default 0.
 	Warmup uint64
 	// StaleLayers is how many layers of the model, from the input, take gradients late, with sapipe.
@@ -82,7 +88,7 @@ type Config struct {
 	Lambda       float64
 	// Precision is what messages between groups of pipelines are rounded to. Default Float32. In one group nothing is sent, and nothing rounded.
 	Precision Precision
-	// Tau is the batches between rounds; the update is accumulated in between. Default 1.
+	// Tau is the batches between rounds; the update is accumulated in between. Default DefaultTau of the method.
 	Tau int
 	// Pipelines is N >= 1, at the start. It may drop when a pipeline leaves; Alpha stays what it was.
 	Pipelines int
@@ -110,6 +116,9 @@ func DefaultHorizon(tau int) float64 {
 	return 1.5
 }
 
+// DefaultTau is the batches between rounds of a method by default; 1 of one that there is not.
+func DefaultTau(method string) int { return max(1, methods[method].tau) }
+
 // DefaultOuterRate is the rate of the center's step with diloco, that of its paper.
 const DefaultOuterRate = 0.7
 
@@ -136,6 +145,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Tau == 0 {
 		c.Tau = 1
+	}
+	if c.Fragments == 0 {
+		c.Fragments = DefaultFragments
 	}
 	if c.Horizon == 0 {
 		c.Horizon = DefaultHorizon(c.Tau)
@@ -194,16 +206,6 @@ const (
 	After
 )
 
-// Buffers is the number of messages a pipeline needs so that it never waits for one. With Before it fills the message of
-// round r+1 while that of round r may still wait for its turn; that of r has been merged before the pipeline is released from
-// round r+1, so message r%2 is always free. With After the message is merged before the release.
-func (t Timing) Buffers() int {
-	if t == Before {
-		return 2
-	}
-	return 1
-}
-
 // Shard is the center's part of one stage: its vectors, all of the stage's length.
 type Shard struct {
 	// Center is x~, or the mean of the gradients of the last round where those are exchanged.
@@ -239,6 +241,35 @@ type Needs struct {
 	Moved bool
 	// MaxDrift: rounds in which pipelines are farther from the center than this share of its length are followed by synchronous ones, in which pipelines are set to the center in the place of Pull (Drift). 0: none are.
 	MaxDrift float64
+	// Period: where it is above 1, elements are exchanged in every Period-th round alone, those whose number modulo Period is Phase. Another round carries no message of them, and
+	// no rule runs, but for that of a Mixer. Slices with each Phase below Period make up the vector. Rounds have timing Before.
+	Period, Phase uint64
+}
+
+// Mixer is a method with a Needs.Period, whose pipelines take what an exchange has come to in the round after it.
+type Mixer interface {
+	Method
+	// Mix moves the weights x by the center as the round before left it. It runs in the place of Pull.
+	Mix(x, center flat.Vector)
+}
+
+// Exchanges reports whether messages are exchanged in a round.
+func (n Needs) Exchanges(round uint64) bool { return n.Period < 2 || round%n.Period == n.Phase }
+
+// Mixes reports whether pipelines mix their weights with the center in a round.
+func (n Needs) Mixes(round uint64) bool { return n.Period > 1 && round > 1 && n.Exchanges(round-1) }
+
+// Every is how many rounds it takes until everything has been exchanged once.
+func (n Needs) Every() int { return int(max(1, n.Period)) } //nolint:gosec // not more than layers
+
+// Buffers is the number of messages a pipeline needs so that it never waits for one. With Before it fills the message of
+// round r+1 while that of round r may still wait for its turn; that of r has been merged before the pipeline is released from
+// round r+1, so message r%2 is always free. With After the message is merged before the release. With a Period round r+1 has no message.
+func (n Needs) Buffers() int {
+	if n.Timing == Before && n.Period < 2 {
+		return 2
+	}
+	return 1
 }
 
 // Predictor is a method whose pipelines compute with predicted weights.
@@ -337,7 +368,7 @@ func (n Needs) Vectors(pipelines, groups, here int) int {
 	if others > 0 { // of a segment one message of another group, the sum or the first; of those that are summed here also the rest
 		messages += 1 + (others-1+groups-1)/groups
 	}
-	return own + messages*n.Timing.Buffers()
+	return own + messages*n.Buffers()
 }
 
 // Method is an averaging method: a rule of the pipeline (Pull) and a rule of the center (Merge, Advance), both pure functions of
@@ -364,6 +395,9 @@ func NewMethod(name string, c Config) (Method, error) {
 	of, ok := methods[name]
 	if !ok {
 		return nil, fmt.Errorf("averaging.method is %q: one of %s", name, strings.Join(Methods(), ", "))
+	}
+	if c.Tau == 0 {
+		c.Tau = DefaultTau(name)
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err

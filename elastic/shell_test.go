@@ -109,7 +109,7 @@ func (s *shell) start(members []int, round uint64) {
 func (s *shell) addPipeline(i int, x flat.Host, round uint64) {
 	s.x[i], s.g[i] = slices.Clone(x), flat.NewHost(s.n)
 	s.trained[i], s.released[i] = round, round
-	for range s.method.Needs().Timing.Buffers() {
+	for range s.method.Needs().Buffers() {
 		s.messages[i] = append(s.messages[i], flat.NewHost(s.n))
 	}
 }
@@ -136,7 +136,9 @@ func (s *shell) train(pipeline int, update flat.Host) {
 	for i, d := range update {
 		before := s.x[pipeline][i]
 		s.x[pipeline][i] += d
-		message[i] = s.x[pipeline][i] - before
+		if s.method.Needs().Delta {
+			message[i] = s.x[pipeline][i] - before
+		}
 	}
 }
 
@@ -166,7 +168,7 @@ func (s *shell) execute(actions []Action) {
 			if s.method.Needs().Gradients {
 				pulled = s.g
 			}
-			s.method.Pull(pulled[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
+			pull(s.method, a.Round, pulled[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
 		case Capture:
 			s.due[[2]uint64{a.Round, uint64(a.Pipeline)}] = true
 			if !s.method.Needs().Gradients {
@@ -184,13 +186,18 @@ func (s *shell) execute(actions []Action) {
 				s.capture(a)
 			}
 		case Merge:
+			if !s.method.Needs().Exchanges(a.Round) {
+				break
+			}
 			message := s.message(a.Pipeline, a.Round)
 			s.method.Merge(s.shard, message, a.First)
 			for i := range message { // it is the pipeline's again: nobody may still need its content
 				message[i] = 1e30
 			}
 		case Advance:
-			s.method.Advance(s.shard, a.Count)
+			if s.method.Needs().Exchanges(a.Round) {
+				s.method.Advance(s.shard, a.Count)
+			}
 			s.advanced[a.Round] = s.centerCopy()
 			s.counts[a.Round] = a.Count
 		case Snapshot:
@@ -203,6 +210,17 @@ func (s *shell) execute(actions []Action) {
 		default:
 			s.t.Fatalf("unknown action %v", a)
 		}
+	}
+}
+
+// pull is the pipeline's side of a round.
+func pull(m Method, round uint64, x, message, center flat.Vector) {
+	needs := m.Needs()
+	if needs.Mixes(round) {
+		m.(Mixer).Mix(x, center)
+	}
+	if needs.Exchanges(round) {
+		m.Pull(x, message, center)
 	}
 }
 
@@ -252,6 +270,18 @@ func everyMethod(t *testing.T, pipelines int) map[string]Method {
 			all[name] = newMethodOf(t, name, Config{Pipelines: pipelines, OuterMomentum: 0.75})
 		}
 	}
+	for _, c := range []Config{{Fragments: 2}, {Fragments: 3, Mix: 0.5}} { // each fragment by itself
+		c.Pipelines, c.OuterMomentum = pipelines, 0.75
+		layout := Layout{{Range: flat.Range{To: 1}}, {Range: flat.Range{From: 1, To: 2}, Trained: 1}, {Range: flat.Range{From: 2, To: 3}, Trained: 2}}
+		m := newMethodOf(t, "streaming-diloco", c)
+		for i := range c.Fragments {
+			rules := m
+			if pipelines > 1 {
+				rules = Cut(m, layout)[i].Rules
+			}
+			all[fmt.Sprintf("streaming-diloco %d of %d", i, c.Fragments)] = rules
+		}
+	}
 	all["pipesgd after 3"] = newMethodOf(t, "pipesgd", Config{Pipelines: pipelines, Warmup: 3})
 	all["sapipe late"] = newMethodOf(t, "sapipe", Config{Pipelines: pipelines, StaleLayers: 1, Prediction: PredictNothing})
 	return all
@@ -292,16 +322,16 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 		late := flat.NewHost(n)
 		late.Copy(shard.Center)
 		if m.Needs().Timing == Before && !m.Needs().Gradients {
-			pullAll(m, x, messages, shard.Center)
+			pullAll(m, r, x, messages, shard.Center)
 		}
-		first := true
+		first, exchanges := true, m.Needs().Exchanges(r)
 		for i := range pipelines {
-			if messages[i] != nil {
+			if messages[i] != nil && exchanges {
 				m.Merge(shard, messages[i], first)
 				first = false
 			}
 		}
-		if len(messages) > 0 {
+		if len(messages) > 0 && exchanges {
 			m.Advance(shard, len(messages))
 		}
 		switch needs := m.Needs(); {
@@ -311,7 +341,7 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 		case needs.Gradients:
 			applyAll(m, x, shard.Center)
 		case needs.Timing == After:
-			pullAll(m, x, messages, shard.Center)
+			pullAll(m, r, x, messages, shard.Center)
 		}
 		centers[r] = flat.NewHost(n)
 		shard.Center.Read(centers[r], 0)
@@ -322,9 +352,9 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 	return centers, weights
 }
 
-func pullAll(m Method, x, messages map[int]flat.Host, center flat.Vector) {
+func pullAll(m Method, round uint64, x, messages map[int]flat.Host, center flat.Vector) {
 	for i := range messages {
-		m.Pull(x[i], messages[i], center)
+		pull(m, round, x[i], messages[i], center)
 	}
 }
 

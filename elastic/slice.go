@@ -7,6 +7,8 @@ type Run struct {
 	flat.Range
 	// Layer of the model, counted from the input. A copy that is tied to another tensor has that one's: both must be updated alike.
 	Layer int
+	// Trained is its number among those layers that have parameters that are trained, counted from the input: those that have none send nothing.
+	Trained int
 }
 
 // Layout is what lies where in the flat vector of a stage: runs that follow each other without a gap.

@@ -311,7 +311,8 @@ type LoRA struct {
 type Averaging struct {
 	// The averaging method. `elastic`: pipelines are pulled toward a center that takes the mean of their updates (AvgPipe; see `pull`). `localsgd`: after
 	// `tau` steps of its own every pipeline is set to the mean of all. `diloco`: after `tau` steps the center takes a step of SGD with Nesterov's momentum by
-	// the mean of their updates, and all go on from it. `allreduce`: synchronous data parallelism; every step applies the mean of the pipelines' gradients. `pipesgd`:
+	// the mean of their updates, and all go on from it. `streaming-diloco`: the same for one of `fragments` parts of the model after another, while training goes on: pipelines mix what they have with
+	// the result a round later, by `mix`, and nobody waits. `allreduce`: synchronous data parallelism; every step applies the mean of the pipelines' gradients. `pipesgd`:
 	// the same with the gradients of the step before, so that no pipeline waits for an exchange. `sapipe`: the first `stale_layers` layers, whose gradients are ready last and whose
 	// weights are needed first, take those of the step before and compute with predicted weights (SAPipe); the others are synchronous. A single pipeline has nobody to average with: whatever the method, it
 	// trains as without averaging.
@@ -331,10 +332,16 @@ type Averaging struct {
 	// With `elastic`, how far pipelines may move away from the center of a stage, as a share of the length of its weights: the root of the mean of their squared distances. While they are farther at the end
 	// of a round, the rounds after it are synchronous: each pipeline waits for all and is set to the center, until they move at most half as far within a round. The job's log and status say so. 0: there is no bound.
 	MaxDrift float64 `yaml:"max_drift" json:"max_drift,omitempty" default:"0" rule:"min=0 max=1" zero:"no bound"`
-	// With `diloco`, the learning rate of the step that the center takes. 0: 0.7.
+	// With `diloco` and `streaming-diloco`, the learning rate of the step that the center takes. 0: 0.7.
 	OuterRate float64 `yaml:"outer_lr" json:"outer_lr,omitempty" default:"0" rule:"min=0 max=2" zero:"0.7"`
-	// With `diloco`, the momentum of that step.
+	// With `diloco` and `streaming-diloco`, the momentum of that step.
 	OuterMomentum float64 `yaml:"outer_momentum" json:"outer_momentum,omitempty" default:"0.9" rule:"min=0 below=1"`
+	// With `streaming-diloco`, into how many fragments the model is divided, of which one is exchanged in each round, so each every `fragments` times `tau` steps: of layers that are trained the first, the second and so on
+	// are in fragments of their own, and then again from the first fragment. 2 or more, and at most as many as there are such layers. 0: 4, or as many as there are layers. The model that is evaluated and written has of each
+	// fragment its last exchange.
+	Fragments int `yaml:"fragments" json:"fragments,omitempty" default:"0" rule:"min=0 max=1e6" zero:"4, or the number of layers that are trained"`
+	// With `streaming-diloco`, the part of its own weights that a pipeline keeps when it mixes them with an exchange of the round before. 0: it goes on from the exchange alone, and loses the steps that it has taken since.
+	Mix float64 `yaml:"mix" json:"mix,omitempty" default:"0.5" rule:"min=0 below=1"`
 	// With `sapipe`, how many layers of the model, counted from the input, apply the mean gradient of the step before; the others wait for that of this step. It has
 	// no default. As many as the model has, or more: all of them.
 	StaleLayers int `yaml:"stale_layers" json:"stale_layers,omitempty" default:"0" rule:"min=0 max=1e9"`
@@ -356,10 +363,11 @@ type Averaging struct {
 	// updates shrink when they are averaged, else 1. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.
 	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6 word=auto"`
-	// Optimizer steps of each pipeline between rounds; 1 with allreduce, pipesgd and sapipe. The schedules pipedream and pipedream-2bw, which step
+	// Optimizer steps of each pipeline between rounds; 1 with allreduce, pipesgd and sapipe. 0: 8 with localsgd and streaming-diloco, 32 with diloco, and with elastic 1; less where the budget is so small that
+	// a pipeline, or a fragment, would have fewer than 4 rounds. The schedules pipedream and pipedream-2bw, which step
 	// inside of batches, count these, and run on across them: a pipeline drains where a round ends, also one that has nobody to average with. The budget of `train` is rounded up to whole rounds, so one that takes twice the
 	// budget or more is refused.
-	Tau int `yaml:"tau" json:"tau" default:"1" rule:"min=1 max=1e9"`
+	Tau int `yaml:"tau" json:"tau" default:"0" rule:"min=0 max=1e9" zero:"1, or with localsgd and streaming-diloco 8, with diloco 32"`
 }
 
 // Center says how rounds become durable.

@@ -44,7 +44,7 @@ func (s *shard) allocateMessages() error {
 		if of == nil || s.needs.Identity || s.needs.Borrows() {
 			continue
 		}
-		s.messages[p] = make([]flat.Vector, s.needs.Timing.Buffers())
+		s.messages[p] = make([]flat.Vector, s.needs.Buffers())
 		for i := range s.messages[p] {
 			if err := s.newVectors(&s.messages[p][i]); err != nil {
 				return err

@@ -25,11 +25,11 @@ type shard struct {
 	peers     *peers          // the processes of other groups
 	needs     elastic.Needs   // of the method; those of a slice may ask for less
 	vectors   elastic.Shard   // of the whole stage; those of slices and segments are parts of them, as of messages
-	messages  [][]flat.Vector // by pipeline, Timing.Buffers each; none where the gradient is the message, or elsewhere
+	messages  [][]flat.Vector // by pipeline, Needs.Buffers each; none where the gradient is the message, or elsewhere
 	residuals []flat.Host     // by pipeline here: what rounding has left out of its messages; nil where the precision keeps nothing
 	arrived   arrivals        // messages of other groups
 	layout    elastic.Layout  // of the stage's vector
-	slices    []*slice        // several only where gradients are exchanged
+	slices    []*slice        // several only of methods that treat layers differently
 	segments  []*segment      // of the slices, ascending
 	moved     flat.Vector     // the update of a step, with Needs.Moved
 	drift     drift
@@ -298,7 +298,7 @@ func (s *shard) apply(of *segment, a elastic.Action) {
 		}
 	case elastic.Merge:
 		of.addSquare(a)
-		if !of.needs.Identity && of.here {
+		if !of.needs.Identity && of.here && of.needs.Exchanges(a.Round) {
 			of.rules.Merge(of.vectors, of.message(a.Pipeline, a.Round), a.First)
 		}
 	case elastic.Advance:
@@ -346,6 +346,12 @@ func (s *shard) count(a elastic.Action) int {
 
 // advance moves the center of a segment by the sum of a round, which goes to the other groups first, or has come from the one that owns it.
 func (s *shard) advance(of *segment, a elastic.Action) {
+	if of.here && s.peers.exist() {
+		s.peers.publish(of, a.Round)
+	}
+	if !of.needs.Exchanges(a.Round) { // nothing has been merged
+		return
+	}
 	s.snaps.readRest(of.keeper())
 	if of.needs.Identity {
 		return
@@ -354,8 +360,6 @@ func (s *shard) advance(of *segment, a elastic.Action) {
 	vectors := of.vectors
 	if !of.here {
 		vectors.Sum = of.message(of.sender(), a.Round)
-	} else if s.peers.exist() {
-		s.peers.publish(of, a.Round)
 	}
 	of.rules.Advance(vectors, s.count(a))
 }
@@ -382,7 +386,12 @@ func (s *shard) pull(of *segment, pipeline int, round uint64) {
 		of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
 	default:
 		s.measure(of, pipeline, round)
-		of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
+		if mixer, mixes := of.rules.(elastic.Mixer); mixes && of.needs.Mixes(round) {
+			mixer.Mix(of.weights[pipeline], of.vectors.Center)
+		}
+		if of.needs.Exchanges(round) {
+			of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
+		}
 		if s.peers.takes(of) {
 			s.peers.fill(pipeline, of, round, message, s.residual(pipeline, of))
 		}

@@ -138,7 +138,7 @@ func (r *run) layout(k int) elastic.Layout {
 		tied = r.tied
 		l = append(l, elastic.Run{Range: flat.Range{To: tied}})
 	}
-	return append(l, elastic.Run{Range: flat.Range{From: tied, To: 4}, Layer: 2*k + 1}, elastic.Run{Range: flat.Range{From: 4, To: n}, Layer: 2 * k})
+	return append(l, elastic.Run{Range: flat.Range{From: tied, To: 4}, Layer: 2*k + 1, Trained: 2*k + 1}, elastic.Run{Range: flat.Range{From: 4, To: n}, Layer: 2 * k, Trained: 2 * k})
 }
 
 func (r *run) onStep(s StepReport) {
@@ -206,6 +206,7 @@ type sequential struct {
 	updates []uint64             // by stage: that optimizers have taken
 	lost    map[[2]int]flat.Host // by pipeline and stage: what rounding has left out of messages
 	losses  map[[2]uint64]float64
+	round   uint64 // in progress
 	// synchronous says, by stage, whether the next round is by the bound of the drift, and changes after which rounds that has changed.
 	synchronous map[int]bool
 	changes     map[int][]uint64
@@ -238,6 +239,7 @@ func (r *run) sequential(t testing.TB) *sequential {
 	s.updates = make([]uint64, r.stages)
 	tau := uint64(max(r.tau, 1))
 	for round := uint64(1); round <= r.rounds; round++ {
+		s.round = round
 		if r.exchangesGradients() {
 			of := r
 			switch {

@@ -149,6 +149,14 @@ func (p *peers) sumBytes(of *segment) int {
 	return p.rounds.Sums().Bytes(of.To-of.From) + of.tailBytes()
 }
 
+// bytesIn are those of a message or a sum in a round: in one in which the segment is not exchanged those of the tail.
+func bytesIn(of *segment, round uint64, exchanged int) int {
+	if of.needs.Exchanges(round) {
+		return exchanged
+	}
+	return of.tailBytes()
+}
+
 // messageHeader is that of a message: a segment takes the place of a micro-batch.
 func (s stageID) messageHeader(segment int, round uint64) wire.Header {
 	return s.header(wire.Message, s.index, s.index, round, segment)
@@ -156,13 +164,18 @@ func (s stageID) messageHeader(segment int, round uint64) wire.Header {
 
 // fill rounds the message of a pipeline here for a segment, and copies it for the group that owns that, unless it is this one. On the executor.
 func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vector, residual []float32) {
+	exchanges := of.needs.Exchanges(round)
 	if of.here {
-		p.round(of, message, residual)
+		if exchanges {
+			p.round(of, message, residual)
+		}
 		return
 	}
 	to := p.links[pipeline][of.owner]
-	f := to.NewFrame(p.id(pipeline).messageHeader(of.index, round), p.messageBytes(of))
-	p.pack(p.rounds, f.Payload, of, message, residual)
+	f := to.NewFrame(p.id(pipeline).messageHeader(of.index, round), bytesIn(of, round, p.messageBytes(of)))
+	if exchanges {
+		p.pack(p.rounds, f.Payload, of, message, residual)
+	}
 	square := 0.0
 	if of.squares != nil {
 		square = of.squares[pipeline][round%2]
@@ -176,13 +189,16 @@ func (p *peers) publish(of *segment, round uint64) {
 	var first []byte
 	for _, group := range slices.Sorted(maps.Keys(p.links[p.lead])) {
 		to := p.links[p.lead][group]
-		f := to.NewFrame(p.id(p.lead).messageHeader(of.index, round), p.sumBytes(of))
-		if first == nil {
-			first = f.Payload
-			p.pack(p.rounds.Sums(), first, of, of.vectors.Sum, nil)
-			p.end(first, of, of.squared)
-		} else {
+		f := to.NewFrame(p.id(p.lead).messageHeader(of.index, round), bytesIn(of, round, p.sumBytes(of)))
+		switch {
+		case first != nil:
 			copy(f.Payload, first)
+		default:
+			first = f.Payload
+			if of.needs.Exchanges(round) {
+				p.pack(p.rounds.Sums(), first, of, of.vectors.Sum, nil)
+			}
+			p.end(first, of, of.squared)
 		}
 		p.add(filled{to, f})
 	}
@@ -310,6 +326,7 @@ func (r *remote) deliver(ctx context.Context) error {
 	if as == of.sender() {
 		by, bytes = by.Sums(), r.shard.peers.sumBytes(of)
 	}
+	bytes = bytesIn(of, round, bytes)
 	if err := verify(f, r.messageHeader(of.index, round), bytes); err != nil {
 		return err
 	}
@@ -322,7 +339,9 @@ func (r *remote) deliver(ctx context.Context) error {
 		return err
 	}
 	err = r.shard.executor.doBetween(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
-		r.shard.peers.unpack(by, of.message(as, round), of, f.Payload[:at])
+		if of.needs.Exchanges(round) {
+			r.shard.peers.unpack(by, of.message(as, round), of, f.Payload[:at])
+		}
 		if of.squares != nil {
 			of.squares[as][round%2] = end.square
 		}
@@ -361,7 +380,7 @@ func (w *wiring) connectPeers(ctx context.Context, group *errgroup.Group) {
 			continue
 		}
 		spec := wire.Spec{
-			Generation: w.config.Generation, Depth: (w.config.Method.Needs().Timing.Buffers() + 1) * len(st.shard.segments), MaxBytes: st.peers.bytes, Trace: w.config.Events.Trace, Memory: w.memory(k),
+			Generation: w.config.Generation, Depth: (w.config.Method.Needs().Buffers() + 1) * len(st.shard.segments), MaxBytes: st.peers.bytes, Trace: w.config.Events.Trace, Memory: w.memory(k),
 		}
 		link := func(p int) wire.Link { return wire.Link{Purpose: wire.Averaged, Pipeline: p, Lower: k, Upper: k} }
 		for _, q := range st.peers.remotes {

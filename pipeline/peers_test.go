@@ -132,7 +132,7 @@ func TestGroupsOfPipelinesComputeTheSequentialModelToTheBit(t *testing.T) {
 // after a resume from any round.
 func TestRoundedMessagesComputeTheSequentialModelToTheBit(t *testing.T) {
 	for _, precision := range []elastic.Precision{elastic.BFloat16, elastic.Int8} {
-		for _, by := range []string{"allreduce", "predicted", "new", "diloco", "pipesgd after 3", "sapipe 3 local_prev_sync outer_adaptive"} {
+		for _, by := range []string{"allreduce", "predicted", "new", "diloco", "streaming-diloco 2", "streaming-diloco 3", "pipesgd after 3", "sapipe 3 local_prev_sync outer_adaptive"} {
 			t.Run(fmt.Sprintf("%s/%s", precision, by), func(t *testing.T) {
 				t.Parallel()
 				like := func() *run {

@@ -15,9 +15,9 @@ import (
 
 // averagings are the methods that tests run: elastic by its pulls, the others by their names, with what is set of them.
 var averagings = someIfRaced([]string{
-	"predicted", "old", "new", "elastic", "predicted within 0.0023", "old within 0.0012", "localsgd", "diloco", "allreduce", "pipesgd", "pipesgd after 3",
+	"predicted", "old", "new", "elastic", "predicted within 0.0023", "old within 0.0012", "localsgd", "diloco", "streaming-diloco 2", "streaming-diloco 3", "streaming-diloco 4", "allreduce", "pipesgd", "pipesgd after 3",
 	"sapipe 3 local", "sapipe 2 prev_sync diag after 2", "sapipe 3 local_prev_sync outer_adaptive", "sapipe 4 local_prev_sync diag_adaptive after 1", "sapipe 1 prev_sync outer", "sapipe 5 prev_sync after 1", "sapipe 99 none",
-}, "predicted", "new", "old within 0.0012", "diloco", "allreduce", "pipesgd after 3", "sapipe 3 local_prev_sync outer_adaptive")
+}, "predicted", "new", "old within 0.0012", "diloco", "streaming-diloco 3", "allreduce", "pipesgd after 3", "sapipe 3 local_prev_sync outer_adaptive")
 
 // someIfRaced are all, or under the race detector some: it looks at who touches what when, which each of these does in another way; which bits come out, all are held against without it.
 func someIfRaced(all []string, some ...string) []string {
@@ -27,11 +27,11 @@ func someIfRaced(all []string, some ...string) []string {
 	return all
 }
 
-// outerRate and outerMomentum are diloco's.
-const outerRate, outerMomentum = 0.5, 0.75
+// outerRate and outerMomentum are diloco's, and with ownShare streaming-diloco's.
+const outerRate, outerMomentum, ownShare = 0.5, 0.75, 0.25
 
 func (r *run) method() elastic.Method {
-	name, c := r.by, elastic.Config{Tau: r.tau, Pipelines: r.pipelines, Precision: r.precision}
+	name, c := r.by, elastic.Config{Tau: max(r.tau, 1), Pipelines: r.pipelines, Precision: r.precision}
 	switch r.by {
 	case "", "predicted", "old", "new", "elastic":
 		name, c.Pull = "elastic", elastic.PullRule(r.by)
@@ -43,7 +43,12 @@ func (r *run) method() elastic.Method {
 	if r.maxDrift() > 0 {
 		name, c.Pull, c.MaxDrift = "elastic", r.pull(), r.maxDrift()
 	}
-	if words := strings.Fields(r.by); len(words) > 0 && words[0] == "sapipe" {
+	words := strings.Fields(r.by)
+	if r.streams() {
+		name, c.OuterRate, c.OuterMomentum, c.Mix = words[0], outerRate, outerMomentum, ownShare
+		c.Fragments, _ = strconv.Atoi(words[1])
+	}
+	if len(words) > 0 && words[0] == "sapipe" {
 		name, c.Lambda = "sapipe", lambda
 		c.StaleLayers, _ = strconv.Atoi(words[1])
 		c.Prediction, words = elastic.Prediction(words[2]), words[3:]
@@ -75,6 +80,15 @@ func (r *run) maxDrift() float64 {
 	return bound
 }
 
+// streams reports whether fragments of the model are exchanged in turn. A single pipeline trains alone.
+func (r *run) streams() bool { return strings.HasPrefix(r.by, "streaming-diloco") }
+
+// fragment is that of elements of a stage from one on.
+func (r *run) fragment(k, from, fragments int) int {
+	at := slices.IndexFunc(r.layout(k), func(run elastic.Run) bool { return from < run.To })
+	return r.layout(k)[at].Layer % fragments
+}
+
 // tauOf is tau where an averaging may have rounds of several batches.
 func tauOf(by string, tau int) int {
 	if (&run{by: by, pipelines: 2}).exchangesGradients() {
@@ -94,23 +108,28 @@ func (r *run) rounded(s *sequential, p, k int, message flat.Host) flat.Host {
 	if s.lost[[2]int{p, k}] == nil {
 		s.lost[[2]int{p, k}] = flat.NewHost(len(message))
 	}
-	r.bySegment(k, func(of elastic.Segment) {
+	r.bySegment(s, k, func(of elastic.Segment) {
 		r.precision.Round(make([]byte, r.precision.Bytes(of.To-of.From)), sent[of.From:of.To], s.lost[[2]int{p, k}][of.From:of.To])
 	})
 	return sent
 }
 
 // roundSum rounds the sum of messages as its owners do.
-func (r *run) roundSum(sum flat.Host, k int) {
+func (r *run) roundSum(s *sequential, sum flat.Host, k int) {
 	by := r.precision.Sums()
-	r.bySegment(k, func(of elastic.Segment) { by.Round(make([]byte, by.Bytes(of.To-of.From)), sum[of.From:of.To], nil) })
+	r.bySegment(s, k, func(of elastic.Segment) { by.Round(make([]byte, by.Bytes(of.To-of.From)), sum[of.From:of.To], nil) })
 }
 
-func (r *run) bySegment(k int, f func(elastic.Segment)) {
-	if r.precision != "" {
-		for _, of := range elastic.Segments(elastic.Cut(r.method(), r.layout(k)), r.groups, testedElements) {
-			f(of)
+// bySegment calls f for the segments of a stage that are exchanged in the round in progress.
+func (r *run) bySegment(s *sequential, k int, f func(elastic.Segment)) {
+	if r.precision == "" {
+		return
+	}
+	for _, of := range elastic.Segments(elastic.Cut(r.method(), r.layout(k)), r.groups, testedElements) {
+		if n := r.method().Config().Fragments; r.streams() && int(s.round)%n != r.fragment(k, of.From, n) {
+			continue
 		}
+		f(of)
 	}
 }
 
@@ -137,7 +156,7 @@ func (r *run) gradientRound(t testing.TB, s *sequential, round uint64) {
 		for p := 1; p < r.pipelines; p++ {
 			mean.Axpy(1, own[p][k])
 		}
-		r.roundSum(mean, k)
+		r.roundSum(s, mean, k)
 		mean.Scale(1 / n)
 		applied[k] = slices.Clone(mean)
 		for i := range mean {
@@ -320,7 +339,7 @@ func (r *run) dilocoStage(s *sequential, k int, deltas [][]flat.Host) {
 	for p, of := range deltas[1:] {
 		mean.Axpy(1, r.rounded(s, p+1, k, of[k]))
 	}
-	r.roundSum(mean, k)
+	r.roundSum(s, mean, k)
 	mean.Scale(1 / float32(r.pipelines))
 	momentum.Scale(outerMomentum)
 	momentum.Axpy(1, mean)
@@ -331,11 +350,44 @@ func (r *run) dilocoStage(s *sequential, k int, deltas [][]flat.Host) {
 	}
 }
 
+// streamingStage is one round of one shard of Streaming DiLoCo (Douillard et al. 2025, algorithm 2), with -D and -m in the places of D and m: elements whose fragment was exchanged in the round before
+// are mixed, then those of another one are exchanged.
+func (r *run) streamingStage(s *sequential, k int) {
+	fragments, center, messages := r.method().Config().Fragments, s.centers[k], make([]flat.Host, r.pipelines)
+	for p, stages := range s.fakes {
+		messages[p] = flat.NewHost(len(center))
+		for i, x := range stages[k].params {
+			if s.round > 1 && int(s.round-1)%fragments == r.fragment(k, i, fragments) {
+				stages[k].params[i] = x + float32((1-ownShare)*(center[i]-x))
+			}
+			messages[p][i] = stages[k].params[i] - center[i]
+		}
+	}
+	sum := r.rounded(s, 0, k, messages[0])
+	for p := 1; p < r.pipelines; p++ {
+		sum.Axpy(1, r.rounded(s, p, k, messages[p]))
+	}
+	r.roundSum(s, sum, k)
+	sum.Scale(1 / float32(r.pipelines))
+	for i, mean := range sum {
+		if int(s.round)%fragments != r.fragment(k, i, fragments) {
+			continue
+		}
+		s.kept[k][i] = float32(outerMomentum*s.kept[k][i]) + mean
+		center[i] += float32(outerRate * mean)
+		center[i] += float32(outerRate * outerMomentum * s.kept[k][i])
+	}
+}
+
 // averageStage is one round of one shard (algorithms of Chen et al. 2023 and Zhang et al. 2015).
 func (r *run) averageStage(s *sequential, k int, round uint64, deltas [][]flat.Host) {
 	center := s.centers[k]
 	if r.pipelines == 1 {
 		center.Copy(s.fakes[0][k].params)
+		return
+	}
+	if r.streams() {
+		r.streamingStage(s, k)
 		return
 	}
 	pull := r.pull()
@@ -366,7 +418,7 @@ func (r *run) averageStage(s *sequential, k int, round uint64, deltas [][]flat.H
 			sum.Axpy(1, sent)
 		}
 	}
-	r.roundSum(sum, k)
+	r.roundSum(s, sum, k)
 	if pull == elastic.PullElastic {
 		center.Axpy(1, sum)
 		return

@@ -9,7 +9,7 @@ import (
 type part struct {
 	flat.Range
 	weights, gradients []flat.Vector
-	messages           [][]flat.Vector // Timing.Buffers each
+	messages           [][]flat.Vector // Needs.Buffers each
 }
 
 // share gives the part its run of the shard's vectors. Where gradients are borrowed they are the messages.
@@ -58,7 +58,7 @@ type segment struct {
 	here    bool // it is this one
 	center  *elastic.Center
 	vectors elastic.Shard
-	sums    []flat.Vector // of the owner, where that is another group: Timing.Buffers of them
+	sums    []flat.Vector // of the owner, where that is another group: Needs.Buffers of them
 
 	// Where drift is bounded, on the executor.
 	squares [][2]float64 // by member and round: its squared distance from the center, of the owner's sum that of all; nil elsewhere
@@ -89,13 +89,13 @@ func (of *segment) share(s *shard) error {
 	}
 	var err error
 	if !of.here {
-		of.sums, err = s.arrived.take(of.Range, s.needs.Timing.Buffers(), true)
+		of.sums, err = s.arrived.take(of.Range, s.needs.Buffers(), true)
 		return err
 	}
 	first := true
 	for p, st := range s.stages {
 		if st == nil && !of.needs.Identity {
-			if of.messages[p], err = s.arrived.take(of.Range, s.needs.Timing.Buffers(), first); err != nil {
+			if of.messages[p], err = s.arrived.take(of.Range, s.needs.Buffers(), first); err != nil {
 				return err
 			}
 			first = false

@@ -117,7 +117,7 @@ func (b *bench) open(ctx context.Context, width int) (*worker.Trials, job.Job, e
 	j.Model = job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 34, "n_head": 2, "n_embd": width, "n_positions": 32, "vocab_size": 256}}
 	j.Data.Files = []string{b.text()}
 	j.Optimizer.LearningRate = 1e-3
-	j.Pipelines, j.Averaging.Alpha = 1, 0.25
+	j.Pipelines, j.Averaging.Alpha, j.Averaging.Tau = 1, 0.25, 1
 	j.Devices.Kind, j.Devices.CPU = job.KindEmulated, job.CPU{Count: 1, Threads: 1}
 	m, err := model.Build(j.Model.Family, j.Model.Config)
 	if err != nil {

@@ -92,7 +92,7 @@ func request(name, dir string) (control.TuneRequest, error) {
 	}
 	j := job.Default()
 	j.Name, j.Version = name, job.Version
-	j.Optimizer.LearningRate = 1e-4
+	j.Optimizer.LearningRate, j.Averaging.Tau = 1e-4, 1
 	j.Train.Steps, j.Train.Batch, j.Train.EvalSamples = 1000, 16, 64
 	j.Stages, j.Devices.CPU.Count, j.Devices.CPU.Threads = 2, 2, 1
 	if err := fill(j, dir); err != nil {

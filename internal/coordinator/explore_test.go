@@ -54,6 +54,7 @@ func (s *drill) spec() *jobOf {
 func (s *drill) specOf() []byte {
 	j := *job.Default()
 	j.Name, j.Stages, j.Pipelines, j.MicroBatches, j.Train.Batch, j.Schedule = "explored", job.Count(s.stages), 1, 1, simBatch, "1f1b"
+	j.Averaging.Tau = 1
 	j.Model.Family, j.Train.Steps, j.Devices.CPU.Threads = "gpt2", int(s.rounds), 1 //nolint:gosec // few
 	j.Center.CommitEvery, j.Center.Replicas = int(s.every), s.replicas              //nolint:gosec // few
 	j.Model.Config = map[string]any{"vocab_size": 16, "n_positions": 4, "n_embd": 4, "n_layer": 1, "n_head": 1}

@@ -41,6 +41,7 @@ func TestAStatusSaysNothingThatIsOver(t *testing.T) {
 // TestAStatusHasWhatWasPredictedBesideWhatIsTaken, and why the job is on GPUs.
 func TestAStatusHasWhatWasPredictedBesideWhatIsTaken(t *testing.T) {
 	j := job.Default()
+	j.Averaging.Tau = 1
 	j.Model = job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 8, "vocab_size": 256}}
 	j.Stages, j.Pipelines, j.MicroBatches, j.Train.Batch, j.Train.Steps, j.Schedule = 2, 2, 2, 4, 10, "1f1b"
 	j.Devices.CPU.Threads = 1
@@ -94,6 +95,7 @@ func TestAStatusSaysWhereTheStagesAre(t *testing.T) {
 func TestStatusSaysThatProductsRoundToTF32(t *testing.T) {
 	for kind, want := range map[string]string{job.KindGPU: "tf32", "cpu": "f32"} {
 		j := job.Default()
+		j.Averaging.Tau = 1
 		j.Devices.Kind, j.Devices.GPU = kind, job.GPU{Count: 1, TF32: true}
 		if got := Status(&cluster.Job{}, &spec.Spec{Job: *j}, View{}).Precision; got != want {
 			t.Errorf("on %s: %s, want %s", kind, got, want)

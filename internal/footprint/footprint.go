@@ -129,7 +129,7 @@ func (z *Sizer) exchanged(needs elastic.Needs, all, here int64) int64 {
 	if others == 0 {
 		vectors = 0
 	}
-	return vectors * int64(needs.Timing.Buffers()+1)
+	return vectors * int64(needs.Buffers()+1)
 }
 
 // messages is what a stage's links hold in host memory: the input of each micro-batch in flight, which stays until its backward has

@@ -41,7 +41,7 @@ func request(t *testing.T, change func(*job.Job)) control.TuneRequest {
 	j.Name, j.Version = "tiny", job.Version
 	j.Model = job.Model{Family: "gpt2", Config: map[string]any{"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}}
 	j.Data.Files = []string{corpus}
-	j.Optimizer.LearningRate = 1e-3
+	j.Optimizer.LearningRate, j.Averaging.Tau = 1e-3, 1
 	j.Train.Steps, j.Train.Batch, j.Train.EvalSamples = 8, 4, 8
 	j.Devices.Kind = "ref"
 	if change != nil {

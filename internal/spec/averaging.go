@@ -1,12 +1,16 @@
 package spec
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/layer"
 )
 
 // decideAveraging decides what a job leaves open of its averaging, most of it by the number of pipelines.
@@ -17,12 +21,72 @@ func decideAveraging(j *job.Job) error {
 		return err
 	}
 	c := method.Config()
-	a.Alpha, a.Horizon, a.OuterRate = c.Alpha, c.Horizon, c.OuterRate
+	a.Alpha, a.Horizon, a.OuterRate, a.Tau = c.Alpha, c.Horizon, c.OuterRate, c.Tau
 	dropUnread(a)
 	if a.RateScale == job.AutoFactor {
 		a.RateScale = job.Factor(method.RateScale(stage.Adaptive(j.Optimizer.Name)))
 	}
 	return nil
+}
+
+// leastRounds is how many rounds everything is exchanged in at least by a tau that the program chooses, as far as the budget is known and has the steps.
+const leastRounds = 4
+
+// decideRounds decides how long rounds are, and in how many of them all layers are exchanged once, where the file leaves that to the method. Rounds of more than one step are as many as the budget
+// takes, of about one length, so that little is added to it to fill the last one.
+func (x *resolver) decideRounds() bool {
+	a, j := &x.Job.Averaging, &x.Job
+	layers := 0
+	for _, l := range x.Model.Layers {
+		if layer.Trains(l) {
+			layers++
+		}
+	}
+	if a.Fragments == 0 && slices.Contains(elastic.Settings()[a.Method], "fragments") {
+		a.Fragments = max(2, min(elastic.DefaultFragments, layers))
+	}
+	method, err := jobfile.Averaging(a, max(2, int(j.Pipelines)))
+	if err != nil {
+		x.refuse("averaging", "", "%v", err)
+		return false
+	}
+	every := method.Needs().Every()
+	if every > max(1, layers) {
+		if layers < 2 {
+			x.refuse("averaging.method", "diloco", "averaging.method %s exchanges layers in turn, and %s of the model is trained; use diloco, or another method", a.Method, words.Count(layers, "layer"))
+		} else {
+			x.refuse("averaging.fragments", strconv.Itoa(layers), "averaging.fragments is %d: the model has %s that are trained, and each fragment needs one; at most %d", every, words.Count(layers, "layer"), layers)
+		}
+		return false
+	}
+	if a.Tau == 0 {
+		a.Tau = method.Config().Tau
+		pipelines := int(j.Pipelines)
+		if j.Pipelines == job.Auto {
+			pipelines = max(2, j.Groups)
+		}
+		if steps := int(j.Wanted(0)) / (j.Train.Batch * pipelines); steps > 0 && a.Tau > 1 { //nolint:gosec // a budget
+			rounds := max(leastRounds*every, (steps+a.Tau-1)/a.Tau)
+			a.Tau = (steps + rounds - 1) / rounds
+		}
+	}
+	return true
+}
+
+// CheckRounds checks that a budget, with epochs of so many samples, has a round for each of the parts of the model that are exchanged in turn. It returns the key that is wrong and the nearest value for it;
+// nothing while the budget is not known.
+func CheckRounds(j *job.Job, epoch uint64) (key, nearest, problem string) {
+	method, err := jobfile.Averaging(&j.Averaging, int(j.Pipelines))
+	b := j.Resolved(epoch)
+	if err != nil || b == nil || j.Averaging.Tau == 0 {
+		return "", "", ""
+	}
+	every, rounds := uint64(method.Needs().Every()), b.Steps/uint64(j.Averaging.Tau)
+	if every <= rounds {
+		return "", "", ""
+	}
+	return "averaging.tau", strconv.FormatUint(max(1, b.Steps/every), 10), fmt.Sprintf("averaging.tau is %d, and the budget (%s) has %s of it, fewer than the %d in which all layers are exchanged once: some would stay as they "+
+		"began; use a smaller tau, fewer fragments or a larger budget", j.Averaging.Tau, j.Train.Budget(), words.Count(int(rounds), "round"), every)
 }
 
 // checkPrediction refuses averaging that cannot be, and an optimizer whose steps cannot be predicted, where the method does so.
@@ -47,6 +111,8 @@ func dropUnread(a *job.Averaging) {
 	for setting, drop := range map[string]func(){
 		"outer_lr":       func() { a.OuterRate = 0 },
 		"outer_momentum": func() { a.OuterMomentum = 0 },
+		"fragments":      func() { a.Fragments = 0 },
+		"mix":            func() { a.Mix = 0 },
 		"prediction":     func() { a.Prediction = "" },
 		"compensation":   func() { a.Compensation = "" },
 	} {

@@ -163,7 +163,10 @@ const mostTargets = 4
 
 // Guess is a profile before anything was measured: times by a price model. Its memory is exact.
 func (c *Candidates) Guess(t tuner.Target, price Price) *tuner.Profile {
-	p := c.Skeleton(t)
+	p, every := c.Skeleton(t), 1.0 // rounds until all has been averaged
+	if method, err := jobfile.Averaging(&c.Job.Averaging, max(2, int(c.Job.Pipelines))); err == nil {
+		every = float64(method.Needs().Every())
+	}
 	p.Samples, p.DispatchLatency = []int{1}, price.Op
 	for i := range c.Model.Layers {
 		alone := layer.Alone(c.Model.Layers, i, c.size())
@@ -178,8 +181,9 @@ func (c *Candidates) Guess(t tuner.Target, price Price) *tuner.Profile {
 		one.Optimizer = price.Step / float64(len(c.Model.Layers))
 		if price.Bytes > 0 {
 			const vectors = 5 // parameters, gradients and the state of adam; averaging has about as many
-			one.Average = 4 * vectors * float64(one.Parameters) / price.Bytes
-			one.Optimizer += one.Average
+			passes := 4 * vectors * float64(one.Parameters) / price.Bytes
+			one.Average = passes / every
+			one.Optimizer += passes
 		}
 	}
 	return p

@@ -112,7 +112,8 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 // omitted sets what a spec does not write where it is zero, and where a job file that does not say it has another value.
 func omitted(j *job.Job) {
 	a := &j.Averaging
-	a.OuterMomentum, a.Prediction, a.Compensation, a.Precision = 0, "", "", ""
+	a.OuterMomentum, a.Mix, a.Prediction, a.Compensation, a.Precision = 0, 0, "", "", ""
+	a.Tau = 1 // of every method, when it was left out
 }
 
 // strict decodes JSON that has no field but those of the value.

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"github.com/avgpipe/avgpipe/internal/footprint"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
@@ -60,12 +61,17 @@ func (s *Spec) Messages() (all []int64) {
 	if err != nil || s.Groups() == 1 {
 		return nil
 	}
+	method, err := jobfile.Averaging(&s.Job.Averaging, max(2, int(s.Job.Pipelines)))
+	if err != nil {
+		return nil
+	}
+	every := int64(s.Job.Averaging.Tau) * int64(method.Needs().Every())
 	for _, run := range s.Split() {
 		values := 0
 		for _, t := range stage.Layout(m.Layers[run[0]:run[1]], false) {
 			values += t.Len()
 		}
-		all = append(all, 4*int64(values)/int64(s.Job.Averaging.Tau))
+		all = append(all, 4*int64(values)/every)
 	}
 	return all
 }

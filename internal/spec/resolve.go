@@ -81,9 +81,11 @@ func resolve(j *job.Job, f Facts, r *tuner.Report) (*Resolution, strictyaml.Prob
 	}
 	switch {
 	case x.report != nil:
-		x.take(&r.Chosen)
+		if x.decideRounds() {
+			x.take(&r.Chosen)
+		}
 	case r == nil && x.Job.Devices.Kind == job.KindGPU && !x.takeGPUs():
-	case !x.checkModel() || !x.checkPrediction() || !x.cutOnce():
+	case !x.checkModel() || !x.decideRounds() || !x.checkPrediction() || !x.cutOnce():
 	case x.Job.Open():
 		x.checkOpen()
 		if len(x.problems) == 0 {
@@ -481,6 +483,9 @@ func (x *resolver) decideBudget() {
 		if wanted := j.Wanted(0); wanted > 0 && b.Samples >= 2*wanted {
 			x.warn("the job asks for %d samples and trains on %d: %s take %d in a round, and rounds are whole; fewer pipelines or a smaller batch take fewer",
 				wanted, b.Samples, words.Count(int(j.Pipelines), "pipeline"), b.Samples/(b.Steps/uint64(j.Averaging.Tau)))
+		}
+		if key, nearest, problem := CheckRounds(j, 0); key != "" {
+			x.refuse(key, nearest, "%s", problem)
 		}
 		if rounds := b.Steps / uint64(j.Averaging.Tau); uint64(j.Center.CommitEvery) > rounds {
 			x.warn("center.commit_every is %d and the job has %d rounds: only the last one is committed, so a crash costs the whole run", j.Center.CommitEvery, rounds)

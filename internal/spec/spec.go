@@ -342,6 +342,10 @@ func describeSetting(a *job.Averaging, setting string) string {
 		return fmt.Sprintf("outer_lr=%.3g", cmp.Or(a.OuterRate, elastic.DefaultOuterRate))
 	case "outer_momentum":
 		return fmt.Sprintf("outer_momentum=%.3g", a.OuterMomentum)
+	case "fragments":
+		return fmt.Sprintf("fragments=%d", cmp.Or(a.Fragments, elastic.DefaultFragments))
+	case "mix":
+		return fmt.Sprintf("mix=%.3g", a.Mix)
 	case "stale_layers":
 		return fmt.Sprintf("stale_layers=%d", a.StaleLayers)
 	case "prediction":

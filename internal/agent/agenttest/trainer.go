@@ -52,6 +52,7 @@ func Assignment(id, name string, generation, rounds uint64) control.Assignment {
 func TrainJob(name string) job.Job {
 	j := *job.Default()
 	j.Name, j.Stages, j.Pipelines, j.MicroBatches, j.Train.Batch = name, 1, 1, 1, 4
+	j.Averaging.Tau = 1
 	j.Model.Family = "gpt2"
 	j.Model.Config = map[string]any{"vocab_size": 16, "n_positions": 4, "n_embd": 4, "n_layer": 1, "n_head": 1}
 	return j

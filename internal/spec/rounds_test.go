@@ -1,0 +1,100 @@
+package spec_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// TestRoundsAreAsLongAsTheMethodWants, and of equal length and at least four in a short run; one that is given stays.
+func TestRoundsAreAsLongAsTheMethodWants(t *testing.T) {
+	for _, c := range []struct {
+		averaging                    string
+		pipelines, steps, tau, total int // total: of each pipeline
+	}{
+		{"method: elastic", 2, 1000, 1, 500},
+		{"method: allreduce", 2, 1000, 1, 500},
+		{"method: localsgd", 2, 1600, 8, 800},
+		{"method: diloco", 2, 6400, 32, 3200},
+		{"method: diloco", 2, 200, 25, 100}, // 4 of 32 would be 128 steps
+		{"method: diloco", 2, 100, 13, 52},
+		{"method: diloco", 2, 4, 1, 2},
+		{"method: diloco", 1, 200, 29, 203}, // one trains all of them
+		{"method: streaming-diloco, fragments: 2", 2, 1600, 8, 800},
+		{"method: streaming-diloco, fragments: 2", 2, 64, 4, 32}, // each fragment four times
+		{"method: diloco, tau: 1", 2, 1000, 1, 500},
+		{"method: diloco, tau: 40", 2, 1000, 40, 520},
+	} {
+		found, err := resolve(t, refJob, 0, fmt.Sprintf("pipelines=%d", c.pipelines), "averaging={"+c.averaging+"}", fmt.Sprintf("train.steps=%d", c.steps))
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		if got := found.Job.Averaging.Tau; got != c.tau || found.Budget.Steps != uint64(c.total) { //nolint:gosec // not negative
+			t.Errorf("%+v: tau %d, %d steps", c, got, found.Budget.Steps)
+		}
+	}
+}
+
+// TestFragmentsAreAsManyAsLayersAtMost: of layers that are trained; by default as many as there are, of few.
+func TestFragmentsAreAsManyAsLayersAtMost(t *testing.T) {
+	for _, c := range []struct {
+		set       []string
+		fragments int
+		problem   string
+	}{
+		{nil, 4, ""},
+		{[]string{"model.config.n_layer=8"}, 4, ""},
+		{[]string{"model.config.n_layer=1"}, 3, ""},
+		{[]string{"model.config.n_layer=8", "averaging.fragments=10"}, 10, ""},
+		{[]string{"model.config.n_layer=8", "averaging.fragments=11"}, 0, "averaging.fragments is 11: the model has 10 layers that are trained, and each fragment needs one; at most 10"},
+		{[]string{"averaging.fragments=1"}, 0, "for the whole model at once use diloco"},
+		{[]string{"train.steps=32", "averaging.tau=8"}, 0, "averaging.tau is 8, and the budget (32 steps of 4 samples) has 2 rounds of it, fewer than the 4 in which all layers are exchanged once"},
+		{[]string{"train.steps=4"}, 0, "use a smaller tau, fewer fragments or a larger budget"},
+	} {
+		set := append([]string{"pipelines=2", "model.config.n_layer=2", "train.batch=4", "train.steps=1000", "averaging.method=streaming-diloco"}, c.set...)
+		found, err := resolve(t, refJob, 0, set...)
+		switch {
+		case c.problem != "":
+			if err == nil || !strings.Contains(err.Error(), c.problem) {
+				t.Errorf("%v: %v, want %q", c.set, err, c.problem)
+			}
+		case err != nil:
+			t.Errorf("%v: %v", c.set, err)
+		case found.Job.Averaging.Fragments != c.fragments || found.Job.Averaging.Mix != 0.5:
+			t.Errorf("%v: %d fragments, mix %v", c.set, found.Job.Averaging.Fragments, found.Job.Averaging.Mix)
+		}
+	}
+}
+
+// TestAFragmentIsChargedByRound: of what groups send each other a round has a part.
+func TestAFragmentIsChargedByRound(t *testing.T) {
+	sent := map[string]int64{}
+	for _, averaging := range []string{"method: diloco, tau: 8", "method: streaming-diloco, fragments: 2, tau: 8"} {
+		j, facts := parsed(t, refJob, 0, "pipelines=2", "groups=2", "train.steps=1000", "averaging={"+averaging+"}")
+		found, problems := spec.Resolve(j, facts, nil)
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		m, err := model.Build(j.Model.Family, j.Model.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := spec.New(found, m, nil, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bytes := range s.Messages() {
+			sent[found.Job.Averaging.Method] += bytes
+		}
+		if !strings.Contains(s.Averaging(), "tau=8") {
+			t.Errorf("it says %s", s.Averaging())
+		}
+	}
+	if whole, part := sent["diloco"], sent["streaming-diloco"]; whole == 0 || part > whole/2 || part < whole/2-8 {
+		t.Errorf("in the time of a batch diloco sends %d bytes, in two fragments %d", whole, part)
+	}
+}
