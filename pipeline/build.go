@@ -121,9 +121,6 @@ func (g *Group) newRunner(st *localStage, p int, s stage.Stage) *runner {
 		across: across, updates: g.config.Plan.Updates(), done: make(chan outcome, across),
 	}
 	r.handover = newHandover(st.shard, p, s, func() uint64 { return r.step })
-	if pauses, can := s.(pauser); can && st.peers.exist() && len(st.executor.queues) < 2 {
-		pauses.OnOperation(st.executor.between)
-	}
 	return r
 }
 

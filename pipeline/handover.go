@@ -15,9 +15,6 @@ type finalTeller interface {
 	Tensors() []stage.Tensor
 }
 
-// pauser is a stage that pauses between the operations of a pass (stage.Computed.OnOperation), so that what other groups wait for is done beside it.
-type pauser interface{ OnOperation(f func()) }
-
 // handover hands a pipeline's gradient over while its backward goes on: each segment as soon as all tensors in it are final. Between layers the executor also does what
 // other segments wait for. So the exchange with other groups goes on beside the backward, from the output to the input.
 //

@@ -45,7 +45,6 @@ type Computed struct {
 	memory  program.Memory // of the pass that runs
 	between between
 	final   finals
-	pause   func(operation int) // unless nil, after each operation of a pass of training that tells nothing else
 	staged  staged
 	buffers Buffers
 

@@ -8,14 +8,6 @@ import (
 // finals tell which gradients are final after an operation of the last backward of a batch, and after ties are added.
 type finals struct{ whole, weight, tied func(operation int) }
 
-// OnOperation has f called after each operation of the passes of training, and in the last backward of a batch, which OnFinal is told of, only there. It is for what may be done
-// between two operations, on the stage's executor. A device that is given whole passes at once takes no such pause: it is done with its operations later anyway.
-func (c *Computed) OnOperation(f func()) {
-	if _, replays := device.Of[device.Replayer](c.dev); !replays {
-		c.pause = func(int) { f() }
-	}
-}
-
 // OnFinal has f called once a batch for each tensor, as soon as its gradient is final: ready then says when it can be read. That is within
 // the last backward of the batch (Micro.Last), from the layers at the end to those at the beginning, so that gradients can be exchanged
 // beside it. Tied gradients, which the caller may have to add first, and running statistics follow when SquaredNorm or Step is called.

@@ -43,7 +43,7 @@ func (c *Computed) Forward(m Micro, input Boundary, labels []byte, output Bounda
 	if !c.last {
 		memory.External[layer.Output] = c.window(c.staged.output, output, c.passes.out)
 	}
-	c.pass(c.passes.training.Forward, memory, s, nil)
+	c.passes.training.Forward.Run(c.dev, memory, c.args(s))
 	if !c.last {
 		c.leave(output, c.staged.output)
 	}
@@ -52,18 +52,6 @@ func (c *Computed) Forward(m Micro, input Boundary, labels []byte, output Bounda
 	}
 	s.state, c.step = forwarded, m.Step
 	return nil
-}
-
-// pass runs a pass of a micro-batch. after, unless it is nil, is told of its operations.
-func (c *Computed) pass(p *program.Program, memory *program.Memory, s *slot, after func(operation int)) {
-	if after == nil {
-		after = c.pause
-	}
-	if after == nil {
-		p.Run(c.dev, memory, c.args(s))
-		return
-	}
-	p.RunTelling(c.dev, memory, c.args(s), after)
 }
 
 // end ends what a device with a queue may go on with alone. Of others it returns the failures.
@@ -130,12 +118,15 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput Boundary) error 
 // backward runs a part of a micro-batch's backward.
 func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput Boundary) {
 	memory, p := c.bind(s), &c.passes.training
-	whole, weight := c.final.whole, c.final.weight
-	if !last {
-		whole, weight = nil, nil
+	run := func(p *program.Program, after func(int)) {
+		if !last || after == nil {
+			p.Run(c.dev, memory, c.args(s))
+		} else {
+			p.RunTelling(c.dev, memory, c.args(s), after)
+		}
 	}
 	if part == Weight {
-		c.pass(p.Weight, memory, s, weight)
+		run(p.Weight, c.final.weight)
 		s.kept, c.kept = device.Mem{}, append(c.kept, s.kept)
 	} else {
 		if !c.last {
@@ -148,9 +139,9 @@ func (c *Computed) backward(s *slot, part Part, last bool, doutput, dinput Bound
 			c.lossWeight += float64(s.micro.Weight)
 		}
 		if part == Whole {
-			c.pass(p.Whole, memory, s, whole)
+			run(p.Whole, c.final.whole)
 		} else {
-			c.pass(p.Input, memory, s, nil)
+			run(p.Input, nil)
 		}
 		if c.hasInputGradient() {
 			c.leave(dinput, c.staged.input)
