@@ -27,6 +27,7 @@ func TestAnIdleLinkStaysAndIsMeasured(t *testing.T) {
 		lower, upper := &Watch{Peer: "node b"}, &Watch{Peer: "node a"}
 		low, up := watchedPair(lower, upper)
 		time.Sleep(5 * time.Minute)
+		synctest.Wait() // both readers have taken the answers of this instant
 		for _, w := range []*Watch{lower, upper} {
 			o, ok := w.Observation()
 			if !ok || o.Silent > time.Second || len(w.probes) != recentProbes || o.RoundTrip != 0 || o.Offset != 0 || o.Received == 0 {
