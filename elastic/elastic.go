@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/avgpipe/avgpipe/stage/flat"
 )
@@ -30,11 +31,11 @@ func newElastic(c Config) Method {
 // so PullElastic also requires alpha <= 2/(N + 1).
 func checkElastic(c Config) error {
 	if limit := 2 / float64(c.Pipelines+1); c.Pull == PullElastic && c.Pipelines > 1 && c.Alpha > limit {
-		return fmt.Errorf("averaging.alpha is %v: with pull: elastic and %d pipelines at most 2/(%d+1) = %.4g, "+
+		return refuse("alpha", fmt.Sprintf("%.4g", math.Floor(1e4*limit)/1e4), "%v: with pull: elastic and %d pipelines at most 2/(%d+1) = %.4g, "+
 			"beyond which center and pipelines oscillate with growing distance", c.Alpha, c.Pipelines, c.Pipelines, limit)
 	}
 	if c.Pull == PullElastic && c.MaxDrift > 0 {
-		return fmt.Errorf("averaging.max_drift is %v: with pull: elastic pipelines move the center by what pulls them, and a synchronous round would have no pull; use pull: predicted, old or new, or a larger alpha", c.MaxDrift)
+		return refuse("max_drift", "0", "%v: with pull: elastic pipelines move the center by what pulls them, and a synchronous round would have no pull; remove it, or write pull: predicted, old or new", c.MaxDrift)
 	}
 	return nil
 }

@@ -1,10 +1,6 @@
 package elastic
 
-import (
-	"fmt"
-
-	"github.com/avgpipe/avgpipe/stage/flat"
-)
+import "github.com/avgpipe/avgpipe/stage/flat"
 
 // gradients is data parallelism: every pipeline applies the mean of the gradients of all, G = mean_i(g_i), at the weights that all share.
 //
@@ -29,7 +25,7 @@ func newPipeSGD(c Config) Method {
 // checkGradients refuses rounds of several batches: a gradient is of one.
 func checkGradients(c Config) error {
 	if c.Tau != 1 {
-		return fmt.Errorf("averaging.tau is %d: gradients are exchanged in every step; use 1, or for rounds of several steps localsgd, diloco or elastic", c.Tau)
+		return refuse("tau", "1", "%d: gradients are exchanged in every step; write tau: 1, or use a method that exchanges updates, such as localsgd, diloco or elastic", c.Tau)
 	}
 	return nil
 }

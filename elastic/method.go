@@ -1,6 +1,7 @@
 package elastic
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -175,21 +176,21 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	switch {
 	case c.Pipelines < 1:
-		return fmt.Errorf("averaging: pipelines is %d: at least 1", c.Pipelines)
+		return &SettingError{Key: "pipelines", Nearest: "1", Problem: fmt.Sprintf("pipelines is %d: at least 1", c.Pipelines)}
 	case c.Tau < 1:
-		return fmt.Errorf("averaging.tau is %d: at least 1 batch between rounds", c.Tau)
+		return refuse("tau", "1", "%d: at least 1 batch between rounds", c.Tau)
 	case !slices.Contains([]PullRule{PullPredicted, PullNew, PullOld, PullElastic}, c.Pull):
-		return fmt.Errorf("averaging.pull is %q: one of predicted, new, old, elastic", string(c.Pull))
+		return refuse("pull", "", "%q: one of predicted, new, old, elastic", string(c.Pull))
 	case !(c.Alpha >= 0 && c.Alpha <= 1): // also refuses NaN
-		return fmt.Errorf("averaging.alpha is %v: between 0 and 1 (0 for the default)", c.Alpha)
+		return refuse("alpha", "", "%v: between 0 and 1 (0 for the default)", c.Alpha)
 	case !(c.Horizon > 0 && c.Horizon <= 4):
-		return fmt.Errorf("averaging.horizon is %v: above 0 and at most 4 updates", c.Horizon)
+		return refuse("horizon", "", "%v: above 0 and at most 4 updates", c.Horizon)
 	case !(c.MaxDrift >= 0 && c.MaxDrift <= 1):
-		return fmt.Errorf("averaging.max_drift is %v: between 0 and 1, a share of the center's length (0: no bound)", c.MaxDrift)
+		return refuse("max_drift", "", "%v: between 0 and 1, a share of the center's length (0: no bound)", c.MaxDrift)
 	case !(c.OuterRate > 0 && c.OuterRate <= 2):
-		return fmt.Errorf("averaging.outer_lr is %v: above 0 and at most 2", c.OuterRate)
+		return refuse("outer_lr", "", "%v: above 0 and at most 2", c.OuterRate)
 	case !(c.OuterMomentum >= 0 && c.OuterMomentum < 1):
-		return fmt.Errorf("averaging.outer_momentum is %v: 0 or more, and below 1", c.OuterMomentum)
+		return refuse("outer_momentum", "", "%v: 0 or more, and below 1", c.OuterMomentum)
 	}
 	return checkPrecision(c.Precision)
 }
@@ -394,7 +395,7 @@ type Method interface {
 func NewMethod(name string, c Config) (Method, error) {
 	of, ok := methods[name]
 	if !ok {
-		return nil, fmt.Errorf("averaging.method is %q: one of %s", name, strings.Join(Methods(), ", "))
+		return nil, refuse("method", "", "%q: one of %s", name, strings.Join(Methods(), ", "))
 	}
 	if c.Tau == 0 {
 		c.Tau = DefaultTau(name)
@@ -405,7 +406,10 @@ func NewMethod(name string, c Config) (Method, error) {
 	c = c.withDefaults()
 	if of.check != nil {
 		if err := of.check(c); err != nil {
-			return nil, fmt.Errorf("%w (averaging.method %s)", err, name)
+			if wrong, is := errors.AsType[*SettingError](err); is {
+				wrong.method = name
+			}
+			return nil, err
 		}
 	}
 	if c.Pipelines == 1 {

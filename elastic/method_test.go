@@ -416,7 +416,7 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 		{Config{Pipelines: 2, MaxDrift: 0.5}, ""},
 		{Config{Pipelines: 2, MaxDrift: -0.5}, "max_drift is -0.5: between 0 and 1"},
 		{Config{Pipelines: 2, MaxDrift: math.NaN()}, "max_drift is NaN"},
-		{Config{Pipelines: 2, MaxDrift: 0.5, Pull: PullElastic}, "use pull: predicted, old or new, or a larger alpha"},
+		{Config{Pipelines: 2, MaxDrift: 0.5, Pull: PullElastic}, "write pull: predicted, old or new"},
 		{Config{Pipelines: 2, Pull: "newest"}, `pull is "newest": one of predicted, new, old, elastic`},
 	}
 	for _, c := range cases {

@@ -2,7 +2,6 @@ package elastic
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"slices"
 
@@ -133,7 +132,7 @@ func (p Precision) Round(to []byte, message, residual []float32) {
 // checkPrecision refuses one that there is not.
 func checkPrecision(p Precision) error {
 	if !slices.Contains(precisions, p) {
-		return fmt.Errorf("averaging.precision is %q: one of %s", string(p), list(precisions))
+		return refuse("precision", "", "%q: one of %s", string(p), list(precisions))
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package elastic
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -58,16 +57,16 @@ func newSAPipe(c Config) Method {
 func checkSAPipe(c Config) error {
 	switch {
 	case c.StaleLayers < 0:
-		return fmt.Errorf("averaging.stale_layers is %d: 0 or more layers, from the input", c.StaleLayers)
+		return refuse("stale_layers", "0", "%d: 0 or more layers, from the input", c.StaleLayers)
 	case !slices.Contains(predictions, c.Prediction):
-		return fmt.Errorf("averaging.prediction is %q: one of %s", string(c.Prediction), list(predictions))
+		return refuse("prediction", "", "%q: one of %s", string(c.Prediction), list(predictions))
 	case !slices.Contains(compensations, c.Compensation):
-		return fmt.Errorf("averaging.compensation is %q: one of %s", string(c.Compensation), list(compensations))
+		return refuse("compensation", "", "%q: one of %s", string(c.Compensation), list(compensations))
 	case c.Compensation != CompensateNothing && c.Prediction != PredictPrevSync && c.Prediction != PredictLocalPrevSync:
-		return fmt.Errorf("averaging.compensation is %s: with prediction: %s there is no gradient of others in the prediction that it could correct; use prediction: %s or %s, or compensation: %s",
+		return refuse("compensation", string(CompensateNothing), "%s: with prediction: %s there is no gradient of others in the prediction that it could correct; write prediction: %s or %s, or compensation: %s",
 			c.Compensation, c.Prediction, PredictPrevSync, PredictLocalPrevSync, CompensateNothing)
 	case !(c.Lambda > 0 && c.Lambda <= 10):
-		return fmt.Errorf("averaging.lambda is %v: above 0 and at most 10", c.Lambda)
+		return refuse("lambda", "", "%v: above 0 and at most 10", c.Lambda)
 	}
 	return checkGradients(c)
 }

@@ -120,13 +120,13 @@ func expectTensor(by Compensation, lambda float64, g []float64, d flat.Host) {
 // TestSettingsOfSAPipeAreRefusedByName.
 func TestSettingsOfSAPipeAreRefusedByName(t *testing.T) {
 	for want, c := range map[string]Config{
-		"averaging.stale_layers is -1: 0 or more":                          {StaleLayers: -1},
-		`averaging.prediction is "global": one of local, prev_sync`:        {Prediction: "global"},
-		`averaging.compensation is "full": one of none, diag`:              {Compensation: "full"},
-		"averaging.compensation is diag: with prediction: local":           {Compensation: CompensateDiag},
-		"averaging.lambda is -1: above 0":                                  {Lambda: -1},
-		"averaging.lambda is NaN: above 0":                                 {Lambda: math.NaN()},
-		"averaging.tau is 4: gradients are exchanged in every step; use 1": {Tau: 4},
+		"averaging.stale_layers is -1: 0 or more":                                 {StaleLayers: -1},
+		`averaging.prediction is "global": one of local, prev_sync`:               {Prediction: "global"},
+		`averaging.compensation is "full": one of none, diag`:                     {Compensation: "full"},
+		"averaging.compensation is diag: with prediction: local":                  {Compensation: CompensateDiag},
+		"averaging.lambda is -1: above 0":                                         {Lambda: -1},
+		"averaging.lambda is NaN: above 0":                                        {Lambda: math.NaN()},
+		"averaging.tau is 4: gradients are exchanged in every step; write tau: 1": {Tau: 4},
 	} {
 		c.Pipelines = 2
 		if _, err := NewMethod("sapipe", c); err == nil || !strings.Contains(err.Error(), want) {

@@ -1,10 +1,6 @@
 package elastic
 
-import (
-	"fmt"
-
-	"github.com/avgpipe/avgpipe/stage/flat"
-)
+import "github.com/avgpipe/avgpipe/stage/flat"
 
 // DefaultFragments is how many fragments a model has with streaming-diloco: a round carries a quarter of it, and little is older than the others.
 const DefaultFragments = 4
@@ -38,11 +34,11 @@ func newStreaming(c Config) Method {
 func checkStreaming(c Config) error {
 	switch {
 	case c.Fragments == 1:
-		return fmt.Errorf("averaging.fragments is 1: at least 2, which are exchanged in turn; for the whole model at once use diloco")
+		return refuse("fragments", "2", "1: at least 2, which are exchanged in turn; for the whole model at once remove it and write method: diloco")
 	case c.Fragments < 2:
-		return fmt.Errorf("averaging.fragments is %d: at least 2", c.Fragments)
+		return refuse("fragments", "2", "%d: at least 2", c.Fragments)
 	case !(c.Mix >= 0 && c.Mix < 1): // also refuses NaN
-		return fmt.Errorf("averaging.mix is %v: 0 or more, and below 1, with which pipelines would never take anything from each other", c.Mix)
+		return refuse("mix", "", "%v: 0 or more, and below 1, with which pipelines would never take anything from each other", c.Mix)
 	}
 	return nil
 }

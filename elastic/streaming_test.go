@@ -248,7 +248,7 @@ func TestStreamingDiLoCoRefusesWhatCannotStream(t *testing.T) {
 		config Config
 		expect string
 	}{
-		{Config{Fragments: 1}, "averaging.fragments is 1: at least 2, which are exchanged in turn; for the whole model at once use diloco (averaging.method streaming-diloco)"},
+		{Config{Fragments: 1}, "averaging.fragments is 1: at least 2, which are exchanged in turn; for the whole model at once remove it and write method: diloco (averaging.method streaming-diloco)"},
 		{Config{Fragments: -1}, "averaging.fragments is -1: at least 2"},
 		{Config{Mix: 1}, "averaging.mix is 1: 0 or more, and below 1"},
 		{Config{Mix: -0.5}, "averaging.mix is -0.5: 0 or more"},

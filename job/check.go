@@ -46,6 +46,9 @@ func (c *checker) check(env Environment) {
 		c.refuse("min_stages", strconv.Itoa(n), "min_stages is %d, more than the %d of stages", c.MinStages, n)
 	}
 	c.checkGroups()
+	if env.Check != nil {
+		env.Check(c.Document, c.Job)
+	}
 }
 
 // checkAveraging checks the method, and that it reads what is said of it.
@@ -62,21 +65,43 @@ func (c *checker) checkAveraging(methods map[string][]string) {
 	for _, setting := range slices.Sorted(maps.Keys(readers)) {
 		if key := "averaging." + setting; known && !slices.Contains(own, setting) && c.Has(key) {
 			of := readers[setting]
-			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s", key, strings.Join(of, " and "), a.Method, of[0])
+			advice := "remove it"
+			if !slices.Contains(methods[of[0]], "stale_layers") { // which has no default
+				advice += ", or write method: " + of[0] + Without(methods[a.Method], methods[of[0]], c.Has)
+			}
+			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; %s", key, strings.Join(of, " and "), a.Method, advice)
 		}
 	}
 	if key := "averaging.stale_layers"; slices.Contains(own, "stale_layers") && a.StaleLayers == 0 && !c.Refused(key) {
 		if !c.Has(key) {
 			key = "averaging.method"
 		}
-		c.refuse(key, "", "averaging.method is %s and averaging.stale_layers is 0: say how many layers, from the input, take gradients late; with none of them the method is allreduce", a.Method)
+		c.refuse(key, "", "averaging.method is %s and averaging.stale_layers is 0: write stale_layers: 1, or how many layers, from the input, take gradients late; with none of them the method is allreduce", a.Method)
 	}
 	if slices.Contains(own, "lambda") && a.Lambda != 0 && a.Compensation == "none" {
-		c.refuse("averaging.lambda", "", "averaging.lambda weighs a compensation, and averaging.compensation is none; remove it, or write compensation: diag, outer, diag_adaptive or outer_adaptive")
+		more := ""
+		if a.Prediction == "local" || a.Prediction == "none" { // in which there is nothing to correct
+			more = " with prediction: prev_sync"
+		}
+		c.refuse("averaging.lambda", "", "averaging.lambda weighs a compensation, and averaging.compensation is none; remove it, or write compensation: diag%s", more)
 	}
 	if a.Pull != "predicted" && a.Horizon != 0 {
 		c.refuse("averaging.horizon", "", "averaging.horizon is read with pull predicted only, and averaging.pull is %s; remove it, or write pull: predicted", a.Pull)
 	}
+}
+
+// Without says which settings of a method a job file has that another one does not read; "" of none.
+func Without(own, others []string, has func(key string) bool) string {
+	var names []string
+	for _, setting := range own {
+		if has("averaging."+setting) && !slices.Contains(others, setting) {
+			names = append(names, setting)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " without " + strings.Join(names, " and ")
 }
 
 // known checks a name that another package's table holds.
@@ -155,8 +180,12 @@ func (c *checker) checkMicroBatches() {
 
 // checkGroups checks that the groups are as large as each other, and that nothing is to be measured, which is done on one set of devices.
 func (c *checker) checkGroups() {
+	more := ""
+	if c.Pipelines > 0 && c.Pipelines%2 != 0 {
+		more = fmt.Sprintf(" and pipelines: %d", c.Pipelines+1)
+	}
 	if a := c.Averaging; a.Precision != "f32" && c.Groups <= 1 && c.Has("averaging.precision") {
-		c.refuse("averaging.precision", "f32", "averaging.precision is %s, and groups is %d: it is of messages between groups, and one group sends none; remove it, or write groups: 2 or more", a.Precision, c.Groups)
+		c.refuse("averaging.precision", "f32", "averaging.precision is %s, and groups is %d: it is of messages between groups, and one group sends none; remove it, or write groups: 2%s", a.Precision, c.Groups, more)
 	}
 	switch n, groups := int(c.Pipelines), c.Groups; {
 	case groups <= 1:

@@ -23,6 +23,8 @@ type Environment struct {
 	Families, Schedules []string
 	// Methods are the names that averaging.method may have, each with the keys of averaging that are its own. Nil: any.
 	Methods map[string][]string
+	// Check, unless nil, notes what else is wrong with a job, so that all is said at once.
+	Check func(*strictyaml.Document, *Job)
 }
 
 func (e Environment) lookup(name string) (string, bool) {

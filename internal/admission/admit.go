@@ -115,7 +115,9 @@ func (a *admission) resolve(f spec.Facts) *spec.Resolution {
 	}
 	found, problems := spec.Resolve(a.job, f, nil)
 	for _, p := range problems {
-		a.at.Refuse(p.Key, p.Nearest, "%s", p.Message)
+		if !a.at.Refused(p.Key) { // it has a problem already
+			a.at.Refuse(p.Key, p.Nearest, "%s", p.Message)
+		}
 	}
 	a.job = &found.Job
 	if len(problems) == 0 {

@@ -1,8 +1,13 @@
 package jobfile
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
 )
 
 // Averaging is the method by which a job averages so many pipelines.
@@ -12,4 +17,61 @@ func Averaging(a *job.Averaging, pipelines int) (elastic.Method, error) {
 		StaleLayers: a.StaleLayers, Prediction: elastic.Prediction(a.Prediction), Compensation: elastic.Compensation(a.Compensation), Lambda: a.Lambda, Precision: elastic.Precision(a.Precision),
 		Warmup: uint64(a.Warmup), Tau: a.Tau, Pipelines: pipelines,
 	})
+}
+
+// Pipelines is how many pipelines the averaging of a job is checked for: its own, or two where their number is open.
+func Pipelines(j *job.Job) int {
+	if j.Pipelines == job.Auto {
+		return max(2, j.Groups)
+	}
+	return int(j.Pipelines)
+}
+
+// checkAveraging checks the settings of the method, and whether it goes with the schedule.
+func checkAveraging(at *strictyaml.Document, j *job.Job) {
+	if problem := StepsInside(j, at.Has); problem != "" && !at.Refused("schedule") {
+		at.Refuse("schedule", job.Default().Schedule, "%s", problem)
+	}
+	if problem := Unpredictable(j); problem != "" && !at.Refused("optimizer.name") {
+		at.Refuse("optimizer.name", "sgd", "%s", problem)
+	}
+	_, err := Averaging(&j.Averaging, Pipelines(j))
+	if wrong, is := errors.AsType[*elastic.SettingError](err); is && !at.Refused(wrong.Key) {
+		at.Refuse(wrong.Key, wrong.Nearest, "%v", wrong)
+	}
+}
+
+// StepsInside says why a job cannot exchange gradients by its schedule, which steps the optimizer inside of a batch; "" where it can, or exchanges none. has reports whether the job's
+// file has a key. Whether a plan that the user wrote does so, is not known here.
+func StepsInside(j *job.Job, has func(key string) bool) string {
+	plan, _, err := schedule.Generate(j.Schedule, schedule.Request{Devices: 2, MicroBatches: 4})
+	if err != nil || plan.Updates() == 0 {
+		return "" // there is no such schedule, or it steps after a batch
+	}
+	return Inside(j, has)
+}
+
+// Inside is StepsInside for a job whose plan steps inside of a batch.
+func Inside(j *job.Job, has func(key string) bool) string {
+	a := &j.Averaging
+	method, err := Averaging(a, Pipelines(j))
+	if err != nil || !method.Needs().Gradients { // of a single pipeline none are exchanged
+		return ""
+	}
+	usual := job.Default()
+	other := usual.Averaging.Method
+	return fmt.Sprintf("averaging.method %s exchanges the gradients of a batch, and the schedule %s steps the optimizer inside of a batch; write schedule: %s, or another that steps after the batch, or method: %s, localsgd or diloco%s",
+		a.Method, j.Schedule, usual.Schedule, other, job.Without(elastic.Settings()[a.Method], elastic.Settings()[other], has))
+}
+
+// Unpredictable says why the method of a job cannot predict the steps of its optimizer; "" where it can, or predicts none.
+func Unpredictable(j *job.Job) string {
+	a := j.Averaging
+	a.StaleLayers = max(1, a.StaleLayers) // where none are late, that is a problem of its own
+	method, err := Averaging(&a, Pipelines(j))
+	if err != nil || !method.Needs().Predicts || j.Optimizer.Name != "asgd" {
+		return ""
+	}
+	return fmt.Sprintf("optimizer.name is asgd, and averaging.method %s computes with predicted weights, where asgd computes with iterates that are not the parameters; write name: sgd, adam or adamw, "+
+		"or averaging.prediction: none", a.Method)
 }

@@ -16,7 +16,7 @@ import (
 // where job.Parse refuses it, the model where it cannot be built or the job starts from a directory.
 func Parse(file string, source []byte, set []string, lookup func(name string) (string, bool)) (*job.Job, *model.Model, *strictyaml.Document) {
 	j, at, err := job.Parse(file, source, set, job.Environment{
-		Lookup: lookup, Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Settings(),
+		Lookup: lookup, Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Settings(), Check: checkAveraging,
 	})
 	if err != nil || j.Model.From != "" {
 		return j, nil, at

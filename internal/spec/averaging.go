@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -45,9 +46,9 @@ func (x *resolver) decideRounds() bool {
 	if a.Fragments == 0 && slices.Contains(elastic.Settings()[a.Method], "fragments") {
 		a.Fragments = max(2, min(elastic.DefaultFragments, layers))
 	}
-	method, err := jobfile.Averaging(a, max(2, int(j.Pipelines)))
+	method, err := jobfile.Averaging(a, jobfile.Pipelines(j))
 	if err != nil {
-		x.refuse("averaging", "", "%v", err)
+		x.refuseAveraging(err)
 		return false
 	}
 	every := method.Needs().Every()
@@ -61,11 +62,7 @@ func (x *resolver) decideRounds() bool {
 	}
 	if a.Tau == 0 {
 		a.Tau = method.Config().Tau
-		pipelines := int(j.Pipelines)
-		if j.Pipelines == job.Auto {
-			pipelines = max(2, j.Groups)
-		}
-		if steps := int(j.Wanted(0)) / (j.Train.Batch * pipelines); steps > 0 && a.Tau > 1 { //nolint:gosec // a budget
+		if steps := int(j.Wanted(0)) / (j.Train.Batch * jobfile.Pipelines(j)); steps > 0 && a.Tau > 1 { //nolint:gosec // a budget
 			rounds := max(leastRounds*every, (steps+a.Tau-1)/a.Tau)
 			a.Tau = (steps + rounds - 1) / rounds
 		}
@@ -89,17 +86,29 @@ func CheckRounds(j *job.Job, epoch uint64) (key, nearest, problem string) {
 		"began; use a smaller tau, fewer fragments or a larger budget", j.Averaging.Tau, j.Train.Budget(), words.Count(int(rounds), "round"), every)
 }
 
+// set reports whether a key of averaging, of those that have no value by default, has one.
+func (x *resolver) set(key string) bool {
+	a := &x.Job.Averaging
+	return key == "averaging.stale_layers" && a.StaleLayers > 0 || key == "averaging.warmup" && a.Warmup > 0
+}
+
+// refuseAveraging refuses averaging that cannot be.
+func (x *resolver) refuseAveraging(err error) {
+	if wrong, is := errors.AsType[*elastic.SettingError](err); is {
+		x.refuse(wrong.Key, wrong.Nearest, "%v", wrong)
+		return
+	}
+	x.refuse("averaging", "", "%v", err)
+}
+
 // checkPrediction refuses averaging that cannot be, and an optimizer whose steps cannot be predicted, where the method does so.
 func (x *resolver) checkPrediction() bool {
-	a := &x.Job.Averaging
-	method, err := jobfile.Averaging(a, max(2, int(x.Job.Pipelines)))
-	if err != nil {
-		x.refuse("averaging", "", "%v", err)
+	if _, err := jobfile.Averaging(&x.Job.Averaging, jobfile.Pipelines(&x.Job)); err != nil {
+		x.refuseAveraging(err)
 		return false
 	}
-	if method.Needs().Predicts && x.Job.Optimizer.Name == "asgd" {
-		x.refuse("optimizer.name", "sgd", "optimizer.name is asgd, and averaging.method %s computes with predicted weights, where asgd computes with iterates that are not the parameters; use sgd, "+
-			"adam or adamw, or averaging.prediction: none", a.Method)
+	if problem := jobfile.Unpredictable(&x.Job); problem != "" {
+		x.refuse("optimizer.name", "sgd", "%s", problem)
 		return false
 	}
 	return true

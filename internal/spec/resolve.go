@@ -351,7 +351,7 @@ func (x *resolver) decide() {
 	if !x.checkLists(int(x.Job.Devices.CPU.Count)) {
 		return
 	}
-	if slices.ContainsFunc(x.problems, func(p strictyaml.Problem) bool { return p.Key == "averaging" }) {
+	if slices.ContainsFunc(x.problems, func(p strictyaml.Problem) bool { return strings.HasPrefix(p.Key, "averaging") }) {
 		return // nobody knows what it takes
 	}
 	a, err := x.arrange(&x.Job)
@@ -447,10 +447,8 @@ func (x *resolver) whyDrains(plan schedule.Plan) {
 
 // checkUpdates refuses what needs all stages to wait for each other at every optimizer step, which those inside of a batch do not.
 func (x *resolver) checkUpdates(plan schedule.Plan) {
-	a := &x.Job.Averaging
-	if method, err := jobfile.Averaging(a, max(2, int(x.Job.Pipelines))); err == nil && method.Needs().Gradients {
-		x.refuse("averaging.method", "elastic", "averaging.method %s exchanges the gradients of a batch, and the schedule %s steps the optimizer inside of a batch; use elastic, localsgd or "+
-			"diloco, or a schedule that steps after the batch, such as afp", a.Method, x.Job.Schedule)
+	if problem := jobfile.Inside(&x.Job, x.set); problem != "" {
+		x.refuse("schedule", job.Default().Schedule, "%s", problem)
 	}
 	if clip := x.Job.Optimizer.ClipNorm; clip > 0 {
 		x.refuse("optimizer.clip_norm", "0", "optimizer.clip_norm is %v, and the schedule %s steps the optimizer inside of a batch, where no stage waits for the gradients "+

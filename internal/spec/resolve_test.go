@@ -145,7 +145,7 @@ func TestResolvedJobsStayAsTheyAre(t *testing.T) {
 func TestAveragingThatCannotBeIsRefusedOnce(t *testing.T) {
 	j, facts := parsed(t, refJob, 0, "pipelines=2", "averaging={method: allreduce, tau: 2}")
 	_, problems := spec.Resolve(j, facts, nil)
-	if len(problems) != 1 || problems[0].Key != "averaging" || !strings.Contains(problems[0].Message, "averaging.tau is 2") {
+	if len(problems) != 1 || problems[0].Key != "averaging.tau" || !strings.Contains(problems[0].Message, "averaging.tau is 2") {
 		t.Errorf("%d problems: %v", len(problems), problems)
 	}
 }
@@ -155,7 +155,7 @@ func TestAveragesOfIteratesAreNotPredicted(t *testing.T) {
 	for prediction, want := range map[string]string{"local": "optimizer.name", "none": ""} {
 		j, facts := parsed(t, refJob, 0, "pipelines=2", "optimizer.name=asgd", "averaging={method: sapipe, stale_layers: 2, prediction: "+prediction+"}")
 		_, problems := spec.Resolve(j, facts, nil)
-		if want == "" && len(problems) > 0 || want != "" && (len(problems) != 1 || problems[0].Key != want || !strings.Contains(problems[0].Message, "use sgd, adam or adamw")) {
+		if want == "" && len(problems) > 0 || want != "" && (len(problems) != 1 || problems[0].Key != want || !strings.Contains(problems[0].Message, "write name: sgd, adam or adamw")) {
 			t.Errorf("prediction %s: %v", prediction, problems)
 		}
 	}

@@ -73,7 +73,7 @@ func (x *resolver) count(cores, layers, devices int) string {
 		j.Devices.CPU.Threads = job.Count(max(cores/devices, 1))
 	}
 	if err := decideAveraging(j); err != nil {
-		x.refuse("averaging", "", "%v", err)
+		x.refuseAveraging(err)
 	}
 	return fmt.Sprintf("stages %d (%s), pipelines %d (%s), micro-batches %d (%s)",
 		j.Stages, stages, j.Pipelines, pipelines, j.MicroBatches, micro)
