@@ -107,6 +107,15 @@ func TestANonFiniteLossStopsBeforeAnyStageStepped(t *testing.T) {
 	}
 }
 
+// TestAnErrorSaysItsPlaceOnce, though what is not finite says it as well.
+func TestAnErrorSaysItsPlaceOnce(t *testing.T) {
+	bad := fmt.Errorf("stage 1 of 2: optimizer step 3: %w", &stage.NonFiniteError{What: "loss", Stage: 1, Step: 3, Value: math.Inf(1)})
+	err := &Error{Pipeline: 0, Stage: 1, Step: 3, Op: "optimizer step", Err: bad}
+	if want := "pipeline 0, stage 1, step 3: optimizer step: loss is +Inf: lower optimizer.lr, raise optimizer.warmup or set optimizer.clip_norm"; err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestANonFiniteGradientIsFoundWithAndWithoutClipping(t *testing.T) {
 	for _, clip := range []float64{0, 0.05} {
 		r := endless(nil)

@@ -375,10 +375,14 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	if e.Pipeline < 0 {
-		return fmt.Sprintf("stage %d: %s: %v", e.Stage, e.Op, e.Err)
+	text := fmt.Sprintf("%s: %v", e.Op, e.Err)
+	if bad, is := errors.AsType[*stage.NonFiniteError](e.Err); is { // it says where as well
+		text = e.Op + ": " + bad.Problem()
 	}
-	return fmt.Sprintf("pipeline %d, stage %d, step %d: %s: %v", e.Pipeline, e.Stage, e.Step, e.Op, e.Err)
+	if e.Pipeline < 0 {
+		return fmt.Sprintf("stage %d: %s", e.Stage, text)
+	}
+	return fmt.Sprintf("pipeline %d, stage %d, step %d: %s", e.Pipeline, e.Stage, e.Step, text)
 }
 
 // Unwrap is the cause.

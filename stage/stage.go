@@ -183,6 +183,10 @@ type NonFiniteError struct {
 }
 
 func (e *NonFiniteError) Error() string {
-	return fmt.Sprintf("step %d, stage %d: %s is %v: lower optimizer.lr, raise optimizer.warmup or set optimizer.clip_norm",
-		e.Step, e.Stage, e.What, e.Value)
+	return fmt.Sprintf("step %d, stage %d: %s", e.Step, e.Stage, e.Problem())
+}
+
+// Problem is the error for whoever says the step and the stage already.
+func (e *NonFiniteError) Problem() string {
+	return fmt.Sprintf("%s is %v: lower optimizer.lr, raise optimizer.warmup or set optimizer.clip_norm", e.What, e.Value)
 }

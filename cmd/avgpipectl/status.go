@@ -265,10 +265,10 @@ func averaged(s api.JobStatus) []string {
 	}
 	text := fmt.Sprintf("round %d: all pipelines have the weights of the center", st.Round)
 	if most := slices.Max(st.Distances); most > 0 {
-		text = fmt.Sprintf("round %d: pipelines are at most %.2g%% of the weights from the center", st.Round, 100*most)
+		text = fmt.Sprintf("round %d: pipelines are at most %s of the weights from the center", st.Round, words.Percent(most))
 	}
 	if ahead := slices.Max(st.Predicted); ahead > 0 {
-		text += fmt.Sprintf(", and what they compute with %.2g%% from their own", 100*ahead)
+		text += fmt.Sprintf(", and what they compute with %s from their own", words.Percent(ahead))
 	}
 	return append(lines, text)
 }

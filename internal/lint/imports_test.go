@@ -90,7 +90,7 @@ var mayImport = map[string][]string{
 		"internal/access", "internal/api", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
 		"internal/cluster", "internal/worker/control", "internal/wire", "internal/wire/ucx", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/jobfile", "internal/obstacle", "internal/reshard", "internal/spec",
-		"internal/history", "internal/logging", "internal/mux", "internal/pki",
+		"internal/history", "internal/logging", "internal/mux", "internal/pki", "internal/words",
 	},
 	"internal/profile": {
 		"internal/access", "internal/api", "internal/checkpoint", "internal/footprint", "internal/gpu", "internal/obstacle", "internal/spec", "internal/words",

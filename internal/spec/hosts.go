@@ -136,7 +136,7 @@ func (x *resolver) refuseCrowded() {
 	if len(fit) > 0 {
 		advice, near = strings.Join(fit, " or ")+" would fit", fit[0]
 	}
-	x.refuse("groups", near, "groups: %d groups of %s, each group on nodes of its own, find no cores on the %d nodes (cores: %s); %s",
+	x.refuse("groups", near, "groups is %d: groups of %s, each group on nodes of its own, find no cores on the %d nodes (cores: %s); %s",
 		x.Job.Groups, words.Count(int(x.Job.Stages), "stage"), len(x.Hosts), strings.Join(each, ", "), advice)
 }
 

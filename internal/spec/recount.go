@@ -43,7 +43,7 @@ func (s *Spec) Recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
 		}
 	}
 	if c.Groups > 1 && c.Pipelines%c.Groups != 0 {
-		return nil, refusal("groups", strconv.Itoa(divisor(c.Pipelines, c.Groups)), "groups: %d pipelines cannot be in %d groups of equal size", c.Pipelines, c.Groups)
+		return nil, refusal("groups", strconv.Itoa(divisor(c.Pipelines, c.Groups)), "groups is %d: %d pipelines cannot be in as many groups of equal size", c.Groups, c.Pipelines)
 	}
 	if f.Model == nil {
 		m, err := s.BuildModel()

@@ -47,6 +47,9 @@ func TestCountsThatDoNotFitAreRefusedWithTheNearest(t *testing.T) {
 	if len(problems) == 0 || problems[0].Nearest != "8 stages and 2 pipelines" || !strings.Contains(problems[0].Message, "9 stages") {
 		t.Errorf("9 stages: %v", problems)
 	}
+	if _, problems = s.Recount(spec.Counts{Pipelines: 4, Groups: 3}, spec.Facts{Cores: 2}); problems.Error() != "groups is 3: 4 pipelines cannot be in as many groups of equal size\n  nearest: 2" {
+		t.Errorf("3 groups of 4 pipelines: %v", problems)
+	}
 	s.UserPlan = []string{"F1 B1"}
 	if _, problems = s.Recount(spec.Counts{Stages: 2}, spec.Facts{Cores: 2}); len(problems) == 0 || problems[0].Nearest != "4" {
 		t.Errorf("another number of stages than the user's plan: %v", problems)

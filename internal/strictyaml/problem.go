@@ -26,7 +26,10 @@ const window = 60
 func (p Problem) Error() string {
 	var b strings.Builder
 	if p.Line == 0 { // nobody has found its place yet
-		fmt.Fprintf(&b, "%s: %s", p.Key, p.Message)
+		if !strings.HasPrefix(p.Message, p.Key) {
+			b.WriteString(p.Key + ": ")
+		}
+		b.WriteString(p.Message)
 	} else {
 		fmt.Fprintf(&b, "%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
 		number := strconv.Itoa(p.Line)

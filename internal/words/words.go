@@ -3,6 +3,7 @@ package words
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -35,6 +36,15 @@ func Seconds(seconds float64) string {
 		return fmt.Sprintf("%.3gs", seconds)
 	}
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
+}
+
+// Percent is a part of a whole to two digits, or to the percent: 0.25%, 3.1%, 190%.
+func Percent(part float64) string {
+	percent := 100 * part
+	if math.Abs(percent) >= 99.5 {
+		return fmt.Sprintf("%.0f%%", percent)
+	}
+	return fmt.Sprintf("%.2g%%", percent)
 }
 
 // Number is a large number to four digits, in thousands (K), millions (M), billions (B) or trillions (T): 241.6 B.

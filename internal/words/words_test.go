@@ -34,6 +34,14 @@ func TestNumber(t *testing.T) {
 	}
 }
 
+func TestPercent(t *testing.T) {
+	for part, want := range map[float64]string{0: "0%", 0.00123: "0.12%", 0.031: "3.1%", 0.994: "99%", 0.996: "100%", 1.9: "190%", 191.5: "19150%"} {
+		if got := Percent(part); got != want {
+			t.Errorf("%v: %s, want %s", part, got, want)
+		}
+	}
+}
+
 func TestBytes(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1.5 KB", 999_999: "1 MB", 38_297_856: "38.3 MB", 12_345_678_901: "12.3 GB"} {
 		if got := Bytes(n); got != want {

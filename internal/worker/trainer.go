@@ -15,6 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
+	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -210,11 +211,11 @@ func (t *trainer) drifted(r pipeline.DriftReport) {
 
 // driftNote says why rounds change.
 func driftNote(r pipeline.DriftReport, most float64) string {
-	found := fmt.Sprintf("round %d: the pipelines of stage %d were %.2g%% of the length of its weights from the center", r.Round, r.Stage, 100*r.Drift)
+	found := fmt.Sprintf("round %d: the pipelines of stage %d were %s of the length of its weights from the center", r.Round, r.Stage, words.Percent(r.Drift))
 	if r.Synchronous {
-		return fmt.Sprintf("%s, beyond averaging.max_drift of %.2g%%: its rounds are synchronous until they move at most half of that within one", found, 100*most)
+		return fmt.Sprintf("%s, beyond averaging.max_drift of %s: its rounds are synchronous until they move at most half of that within one", found, words.Percent(most))
 	}
-	return fmt.Sprintf("%s, at most half of averaging.max_drift of %.2g%%: its rounds are no longer synchronous", found, 100*most)
+	return fmt.Sprintf("%s, at most half of averaging.max_drift of %s: its rounds are no longer synchronous", found, words.Percent(most))
 }
 
 // persist makes a stage's part of a round durable and tells the daemon. A failure that does not pass by itself ends the worker:
