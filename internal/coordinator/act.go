@@ -71,7 +71,7 @@ func (a *act) kill(ctx context.Context) (func(*observed), error) {
 		what, all = "ending the tuning", []*worker{{process: a.tuning.process}}
 	}
 	err := a.eachOf(ctx, all, func(ctx context.Context, w *worker) error {
-		a.Say(a.ID, what, zap.Int("process", w.process.ID.PID), zap.String("reason", a.decision.reason))
+		a.Say(a.ID, what, zap.Int("process", w.process.ID.PID), zap.String("on", w.process.Node), zap.String("reason", a.decision.reason))
 		return a.at(w.process).Kill(ctx, w.process)
 	})
 	return func(o *observed) { o.notBefore = a.now().Add(afterFail) }, err // normally their end is seen before that

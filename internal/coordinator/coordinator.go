@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	tickEvery = 100 * time.Millisecond // the longest pause between two ticks; most of what matters wakes the coordinator
-	afterFail = time.Second            // until a choice that could not be carried out is made again
+	tickEvery  = 100 * time.Millisecond // the longest pause between two ticks; most of what matters wakes the coordinator
+	afterFail  = time.Second            // until a choice that could not be carried out is made again
+	alarmAfter = time.Minute            // until choices of a job that cannot be carried out are an error in the log
 
 	restFactor = 29          // times what a tick took, until the next one: ticks take a thirtieth of the time at most
 	mostRest   = time.Second // who waits for a tick does not wait longer, however large the cluster

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/cluster"
@@ -93,11 +94,14 @@ func (c *Coordinator) conclude(job string, act bool, change func(*observed), err
 		return
 	}
 	if err == nil {
+		if act {
+			o.failing, o.alarmed = time.Time{}, false
+		}
 		return
 	}
 	o.note = err.Error()
 	o.notBefore = c.now().Add(afterFail)
-	c.log.Error("could not act", zap.String("job", job), zap.Error(err))
+	c.log.Log(o.failed(c.now()), "could not act; it is decided about again", zap.String("job", job), zap.Error(err))
 	if what := obstacle.Of(err); what != nil && (o.choice == place || o.choice == tune) {
 		o.note, o.notBefore = what.String(), time.Time{}
 		if o.hold == before && !o.lives() {
@@ -110,6 +114,19 @@ func (c *Coordinator) conclude(job string, act bool, change func(*observed), err
 			o.note = o.hold.String()
 		}
 	}
+}
+
+// failed notes that a choice could not be carried out, and returns the level of that in the log. A worker or a node that is about to be found dead, or a leader that changes,
+// is no error: that nothing can be done for a job for a minute is one, once.
+func (o *observed) failed(now time.Time) zapcore.Level {
+	if o.failing.IsZero() {
+		o.failing = now
+	}
+	if now.Sub(o.failing) < alarmAfter || o.alarmed {
+		return zapcore.WarnLevel
+	}
+	o.alarmed = true
+	return zapcore.ErrorLevel
 }
 
 // sayHold says that a job begins to wait for something else than before, or goes on.

@@ -65,6 +65,8 @@ type observed struct {
 	choice    choice    // which one, when acting
 	taking    placement // the resources that it gives to processes; nil: none
 	notBefore time.Time // nothing is done before: the last choice could not be carried out
+	failing   time.Time // since when no choice could be; zero: the last one could
+	alarmed   bool      // that was logged as an error
 	note      string    // the reason of the last choice, for people
 
 	remove string // why the ended job is to be removed; "" when it is not

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 	"github.com/avgpipe/avgpipe/internal/pki"
@@ -142,21 +143,56 @@ func standing(id, state string, members []raftlog.Member, refusing, foreign []st
 		return fmt.Errorf("no node leads, and %s run another major version of avgpiped than node %s: they speak none of the versions of the protocols between nodes that it speaks. "+
 			"Install the version that they run, or one at most one before or after it, and start the daemon; nothing of the state directory was changed", strings.Join(foreign, ", "), id)
 	}
-	return errors.New("no node leads")
+	return errLeaderless
 }
 
-// watchStanding logs it once where this node is not a member any more, until ctx ends.
+// errLeaderless is why a node knows of no node that leads where it knows of no other reason.
+var errLeaderless = errors.New("no node leads")
+
+// leaderlessAlarm is how long that passes by itself as a rule: an election takes seconds, a network that is mended a little longer.
+const leaderlessAlarm = time.Minute
+
+// vigil is how long a node has known of no node that leads, and what it has said of that.
+type vigil struct {
+	since, looked time.Time
+	said          string
+	level         zapcore.Level // of what was said
+}
+
+// look notes why no node leads; nil: one does. It returns what is to be logged, if anything, and at which level: an error is for a person. A daemon that stood still was not without a
+// leader for that time.
+func (v *vigil) look(why error, now time.Time) (say bool, level zapcore.Level, lasts time.Duration) {
+	if why == nil {
+		*v = vigil{}
+		return false, 0, 0
+	}
+	if v.since.IsZero() || now.Sub(v.looked) > 2*standingEvery {
+		v.since = now
+	}
+	v.looked, lasts = now, now.Sub(v.since)
+	switch level = zapcore.ErrorLevel; {
+	case errors.Is(why, errLeaderless) && lasts < leaderlessAlarm:
+		level = zapcore.WarnLevel
+		if lasts < contactBound {
+			return false, level, lasts
+		}
+	}
+	if v.said == why.Error() && v.level >= level {
+		return false, level, lasts
+	}
+	v.said, v.level = why.Error(), level
+	return true, level, lasts
+}
+
+// watchStanding logs it where this node knows of no node that leads, or is not a member any more, until ctx ends.
 func (n *node) watchStanding(ctx context.Context) {
-	said := ""
-	for ctx.Err() == nil {
-		why := ""
+	for v := (vigil{}); ctx.Err() == nil; sleep(ctx, standingEvery) {
+		why := error(nil)
 		if n.raft.Leader() == "" && n.raft.Age() > contactBound {
-			why = n.leaderless().Error()
+			why = n.leaderless()
 		}
-		if why != said && why != "" {
-			n.log.Error(why, zap.Duration("for", n.raft.Age().Round(time.Second)))
+		if say, level, lasts := v.look(why, time.Now()); say {
+			n.log.Log(level, why.Error(), zap.Duration("for", lasts.Round(time.Second)))
 		}
-		said = why
-		sleep(ctx, standingEvery)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
 )
@@ -26,6 +27,49 @@ func TestStandingSaysWhoIsNoMember(t *testing.T) {
 	} {
 		if err := standing(c.id, "/state", c.members, c.refusing, c.foreign); !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestANodeThatStoodStillWasNotWithoutALeader: it says nothing when it goes on, a warning once no node leads for a while, and an error, once, when that does not pass.
+func TestANodeThatStoodStillWasNotWithoutALeader(t *testing.T) {
+	now, removed := time.Now(), &removedError{"node a was removed"}
+	var v vigil
+	for i, c := range []struct {
+		after time.Duration
+		why   error
+		want  string // "": nothing is said
+	}{
+		{standingEvery, nil, ""},
+		{20 * time.Second, errLeaderless, ""}, // it stood still
+		{standingEvery, errLeaderless, "warn"},
+		{standingEvery, errLeaderless, ""},
+		{20 * time.Second, errLeaderless, ""}, // once more
+		{standingEvery, nil, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, "warn"},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, errLeaderless, "error"},
+		{standingEvery, errLeaderless, ""},
+		{standingEvery, removed, "error"},
+		{standingEvery, removed, ""},
+	} {
+		now = now.Add(c.after)
+		said := ""
+		if say, level, _ := v.look(c.why, now); say {
+			said = level.String()
+		}
+		if said != c.want {
+			t.Errorf("look %d (%v, %v later): %q, expected %q", i, c.why, c.after, said, c.want)
 		}
 	}
 }

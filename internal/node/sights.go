@@ -89,7 +89,7 @@ func judge(heard membership.Member, s sight, now time.Time) (api.NodeState, coor
 	silent := s.silent(now)
 	switch {
 	case s.begun.IsZero():
-		return api.NodeSuspect, coordinator.Reach{Since: now, Why: "it was not asked yet"}
+		return api.NodeSuspect, coordinator.Reach{Since: now, Why: "it has not answered the node that leads now"}
 	case gone && s.err != nil && s.asked.After(heard.Since):
 		return api.NodeDown, coordinator.Reach{
 			Since: heard.Since, Down: true, Why: fmt.Sprintf("by gossip it is %s for %v, and it does not answer: %v", heard.State, now.Sub(heard.Since).Round(time.Second), s.err),

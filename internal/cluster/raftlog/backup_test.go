@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
@@ -59,9 +62,15 @@ func TestBackupIsRestored(t *testing.T) {
 	}
 }
 
-// TestBackupIsRestoredOnAllNodes: followers get it too, and those who do not lead refuse.
+// TestBackupIsRestoredOnAllNodes: followers get it too, those who do not lead refuse, and nothing is logged that somebody should look at.
 func TestBackupIsRestoredOnAllNodes(t *testing.T) {
-	c := newGroup(t)
+	core, lines := observer.New(zapcore.ErrorLevel)
+	defer func() {
+		for _, l := range lines.All() {
+			t.Errorf("%s: %s %v", l.Level, l.Message, l.ContextMap())
+		}
+	}()
+	c := newLoggedGroup(t, zap.New(core))
 	c.apply(t, &cluster.SubmitJob{Name: "kept"})
 	c.apply(t, &cluster.CancelJob{Job: "1"})
 	// As long as the lead may change between the two calls, whoever leads is asked again.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"go.uber.org/zap"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 )
@@ -18,13 +19,17 @@ import (
 type group struct {
 	dir        string
 	voters     []raft.Server
+	log        *zap.Logger // of all nodes; nil: none
 	transports map[string]*raft.InmemTransport
 	logs       map[string]*Log
 }
 
-func newGroup(t *testing.T) *group {
+func newGroup(t *testing.T) *group { return newLoggedGroup(t, nil) }
+
+// newLoggedGroup is a group whose nodes log.
+func newLoggedGroup(t *testing.T, log *zap.Logger) *group {
 	t.Helper()
-	c := &group{dir: t.TempDir(), transports: map[string]*raft.InmemTransport{}, logs: map[string]*Log{}}
+	c := &group{log: log, dir: t.TempDir(), transports: map[string]*raft.InmemTransport{}, logs: map[string]*Log{}}
 	for _, id := range []string{"a", "b", "c"} {
 		c.connect(id)
 		c.voters = append(c.voters, raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(id)})
@@ -52,7 +57,7 @@ func (c *group) open(t *testing.T, id string) {
 	t.Helper()
 	l, err := Open(Config{
 		Dir: filepath.Join(c.dir, id), NodeID: id, Transport: c.transports[id], Voters: c.voters, HeartbeatTimeout: 500 * time.Millisecond,
-		SnapshotThreshold: 8,
+		SnapshotThreshold: 8, Logger: c.log,
 	})
 	if err != nil {
 		t.Fatal(err)
