@@ -32,9 +32,6 @@ type host struct {
 	client *api.Client
 }
 
-// port is where daemons that are several listen.
-const port = ":7440"
-
 // newHost makes a host's directory and configuration. Nothing runs on it yet.
 func newHost(w *testbed, dir, name string, on *hosts.Host) (*host, error) {
 	h := &host{testbed: w, name: name, on: on, dir: dir, base: filepath.Join(dir, "state"), state: filepath.Join(dir, "state")}
@@ -64,7 +61,7 @@ func (h *host) configure(level string) error {
 		text += "cores: 1\nresplit_after: 1s\n"
 	}
 	if h.on != nil {
-		text += fmt.Sprintf("node: %s\nlisten: %s\n", h.name, h.on.Address+port)
+		text += fmt.Sprintf("node: %s\nlisten: %s\n", h.name, h.on.Address+rig.Port)
 	}
 	return os.WriteFile(h.config(), []byte(text), 0o600)
 }

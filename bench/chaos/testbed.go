@@ -61,11 +61,7 @@ func newTestbed(ctx context.Context, o options, seed uint64) (*testbed, error) {
 		program: o.program, dir: dir, seed: seed, mounts: o.inside, verbose: o.verbose,
 		random: rand.New(rand.NewPCG(seed, 1)), began: time.Now(),
 	}
-	var text strings.Builder
-	for i := range 2000 {
-		fmt.Fprintf(&text, "%d bottles of beer on wall %d\n", i%100, i*i%37)
-	}
-	err = errors.Join(os.Mkdir(filepath.Join(dir, "data"), 0o750), os.WriteFile(filepath.Join(dir, "data", corpus), []byte(text.String()), 0o600))
+	err = errors.Join(os.Mkdir(filepath.Join(dir, "data"), 0o750), os.WriteFile(filepath.Join(dir, "data", corpus), rig.Text(2000), 0o600))
 	if err == nil {
 		err = w.makeHosts(ctx, o)
 	}

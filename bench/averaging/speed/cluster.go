@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -18,13 +17,9 @@ import (
 
 // The bounds of waits. Nothing waits this long unless something is broken, or the machine does far more than this.
 const (
-	startBound = time.Minute
-	joinBound  = time.Minute
-	stopBound  = time.Minute
+	joinBound = time.Minute
+	stopBound = time.Minute
 )
-
-// port is where daemons listen.
-const port = ":7440"
 
 // corpus is the data file of jobs and of the peer.
 const corpus = "corpus.txt"
@@ -57,11 +52,7 @@ func newCluster(ctx context.Context, program string, replicas int, bits int64) (
 			c, err = nil, errors.Join(err, c.close(ctx))
 		}
 	}()
-	var text strings.Builder
-	for i := range 20_000 {
-		fmt.Fprintf(&text, "%d bottles of beer on wall %d\n", i%100, i*i%37)
-	}
-	if err := os.WriteFile(c.corpus(), []byte(text.String()), 0o600); err != nil {
+	if err := os.WriteFile(c.corpus(), rig.Text(20_000), 0o600); err != nil {
 		return c, err
 	}
 	var names []string
@@ -78,7 +69,7 @@ func newCluster(ctx context.Context, program string, replicas int, bits int64) (
 		n := &node{on: on, dir: filepath.Join(dir, on.Name)}
 		n.client = api.NewClient(filepath.Join(n.dir, "sock"))
 		c.nodes = append(c.nodes, n)
-		config := fmt.Sprintf("state_dir: %s\nsocket: %s\nnode: %s\nlisten: %s\n", n.state(), filepath.Join(n.dir, "sock"), on.Name, on.Address+port)
+		config := fmt.Sprintf("state_dir: %s\nsocket: %s\nnode: %s\nlisten: %s\n", n.state(), filepath.Join(n.dir, "sock"), on.Name, on.Address+rig.Port)
 		if err := errors.Join(os.MkdirAll(n.state(), 0o750), os.WriteFile(n.config(), []byte(config), 0o600)); err != nil {
 			return c, err
 		}
@@ -92,26 +83,17 @@ func (n *node) config() string    { return filepath.Join(n.dir, "avgpiped.yaml")
 
 // start starts the daemons and makes them one cluster.
 func (c *cluster) start(ctx context.Context) error {
-	first := c.nodes[0]
-	for i, n := range c.nodes {
-		arguments := []string{"init", "--config", n.config()}
-		if i > 0 {
-			token, err := first.client.Token(ctx, api.TokenRequest{Role: "node", ValidS: joinBound.Seconds()})
-			if err != nil {
-				return fmt.Errorf("ask for a token: %w", err)
-			}
-			arguments = []string{"join", first.on.Address + port, "--token", token.Token, "--config", n.config()}
-		}
-		if err := execute(ctx, n.on.Command(c.program, arguments...)); err != nil {
-			return err
-		}
-		n.daemon = rig.Supervise(ctx, rig.SupervisorConfig{
-			Command: func() *exec.Cmd { return n.on.Command(c.program, "--config", n.config()) }, Log: filepath.Join(n.dir, "daemon.log"), Bound: stopBound,
+	var members []rig.Member
+	for _, n := range c.nodes {
+		members = append(members, rig.Member{
+			Name: n.on.Name, Address: n.on.Address, Config: n.config(), Client: n.client,
+			Command: func(arguments ...string) *exec.Cmd { return n.on.Command(c.program, arguments...) }, Start: func(ctx context.Context) { n.start(ctx, c.program) },
 		})
-		if err := rig.Poll(ctx, startBound, "an answer of the daemon on "+n.on.Name, func() bool { _, err := n.client.Version(ctx); return err == nil }); err != nil {
-			return err
-		}
 	}
+	if err := rig.Form(ctx, members); err != nil {
+		return err
+	}
+	first := c.nodes[0]
 	return rig.Poll(ctx, joinBound, "a cluster whose nodes are all there", func() bool {
 		nodes, err := first.client.Nodes(ctx)
 		alive := 0
@@ -124,16 +106,11 @@ func (c *cluster) start(ctx context.Context) error {
 	})
 }
 
-// execute runs a command to its end.
-func execute(ctx context.Context, command *exec.Cmd) error {
-	ctx, cancel := context.WithTimeout(ctx, joinBound)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = command.Process.Kill() })
-	defer stop()
-	if said, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(command.Args, " "), err, said)
-	}
-	return nil
+// start starts the daemon.
+func (n *node) start(ctx context.Context, program string) {
+	n.daemon = rig.Supervise(ctx, rig.SupervisorConfig{
+		Command: func() *exec.Cmd { return n.on.Command(program, "--config", n.config()) }, Log: filepath.Join(n.dir, "daemon.log"), Bound: stopBound,
+	})
 }
 
 // close ends the daemons and takes the network and all files away.
@@ -154,10 +131,4 @@ func (c *cluster) close(ctx context.Context) (err error) {
 }
 
 // worker is the process that trains on the host.
-func (n *node) worker() (int, error) {
-	found := rig.Processes("\x00--assignment\x00", n.dir+"/")
-	if len(found) != 1 {
-		return 0, fmt.Errorf("find the worker on %s: the processes %v are workers, expected one", n.on.Name, found)
-	}
-	return found[0], nil
-}
+func (n *node) worker() (int, error) { return rig.WorkerIn(n.dir) }

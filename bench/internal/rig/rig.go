@@ -180,13 +180,7 @@ func (d *Daemon) request(set []string) (api.SubmitRequest, error) {
 }
 
 // Worker finds the process of the only running job.
-func (d *Daemon) Worker() (int, error) {
-	found := Processes("\x00--assignment\x00", d.dir+"/")
-	if len(found) != 1 {
-		return 0, fmt.Errorf("find the worker: the processes %v are workers", found)
-	}
-	return found[0], nil
-}
+func (d *Daemon) Worker() (int, error) { return WorkerIn(d.dir) }
 
 // Processes returns the other running processes whose command lines, with a zero byte around each argument, hold all words.
 func Processes(words ...string) (pids []int) {
