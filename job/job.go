@@ -280,6 +280,10 @@ type Train struct {
 	Epochs float64 `yaml:"epochs" json:"epochs" rule:"optional above=0 max=1e6" also:"num_epochs num_train_epochs"`
 	// Samples that one pipeline consumes per optimizer step.
 	Batch int `yaml:"batch" json:"batch" rule:"required min=1 max=1048576" also:"batch_size per_device_train_batch_size"`
+	// The samples in a batch with which training needs twice as many samples to a target as with small ones. With it `pipelines: auto` weighs the samples that further pipelines cost
+	// against the speed that they gain: a round of all of them is as a batch of their samples together. docs/tuning.md says how two short runs measure it. 0: nobody knows, and
+	// speed alone decides.
+	CriticalBatch float64 `yaml:"critical_batch" json:"critical_batch,omitempty" default:"0" rule:"min=0 max=1e12" also:"noise_scale gradient_noise_scale"`
 	// Which parameters are trained: patterns over their names, as in the model's files, such as `classifier.*` or `*.bias`. A pattern
 	// (`*`, which also stands for dots, `?`, `[a-z]`) matches a whole name, or what follows any dot of it. All other parameters are frozen:
 	// they stay as they are, and take neither gradients nor optimizer state. Default: all are trained.

@@ -31,7 +31,7 @@ func (o *Outcome) Best(n int) []Candidate {
 
 // Decide takes the measured best of those that were run: ran holds candidates of Best with Measured set, or with the verdict
 // Fails and a reason. As in the prediction, of those within Tie, or twice that where runs scatter as much, the one with fewer
-// pipelines wins. Where no run succeeded the predicted best of the others is taken; where there is none, what is chosen Fails. It fills Considered, Chosen and RunnersUp.
+// pipelines wins. Where no run succeeded the predicted best of the others is taken; where there is none, what is chosen Fails. It fills Considered, Chosen, RunnersUp and Notes.
 func (o *Outcome) Decide(ran []Candidate) Report {
 	r := Report{Version: ReportVersion, Considered: o.Considered}
 	var measured, rest []Candidate
@@ -68,6 +68,7 @@ func (o *Outcome) Decide(ran []Candidate) Report {
 		explain(list, func(c *Candidate) float64 { return c.Predicted.SamplesPerSecond }, Tie, "predicted")
 	}
 	r.Chosen = list[0]
+	r.Notes = o.weighed(&r.Chosen)
 	r.RunnersUp = slices.Concat(list[1:min(len(list), max(len(measured), 1)+listed)], rest, onePerReason(o.Refused))
 	return r
 }

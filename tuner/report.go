@@ -92,12 +92,14 @@ type Candidate struct {
 	// Split is, of each stage, its first layer and the one after its last.
 	Split [][2]int `json:"split"`
 	// InFlightLimit is, per device, the most micro-batches that its memory holds, where that shaped the plan; else empty.
-	InFlightLimit []int          `json:"pinned_limit,omitempty"`
-	Costs         schedule.Costs `json:"costs"` // seconds of one micro-batch, of each stage, with one pipeline at work
-	Predicted     Prediction     `json:"predicted"`
-	Measured      *Measurement   `json:"measured,omitempty"` // nil: it was not run
-	Verdict       Verdict        `json:"verdict"`
-	Reason        string         `json:"reason"` // a sentence for people: "4.1% slower, predicted", "stage 0 lacks 1.2 GB"
+	InFlightLimit []int `json:"pinned_limit,omitempty"`
+	// SampleWorth is how much a sample counts toward a target, over one of a single pipeline, 0..1: with more pipelines a round is of more samples. 0: the critical batch is not known, and all count alike.
+	SampleWorth float64        `json:"sample_worth,omitempty"`
+	Costs       schedule.Costs `json:"costs"` // seconds of one micro-batch, of each stage, with one pipeline at work
+	Predicted   Prediction     `json:"predicted"`
+	Measured    *Measurement   `json:"measured,omitempty"` // nil: it was not run
+	Verdict     Verdict        `json:"verdict"`
+	Reason      string         `json:"reason"` // a sentence for people: "4.1% slower, predicted", "stage 0 lacks 1.2 GB"
 }
 
 // Prediction is what the model of time and memory says of a candidate.

@@ -25,6 +25,9 @@ type Space struct {
 	Recompute []string
 	// RecomputeByStage, unless empty, is given for each stage.
 	RecomputeByStage []string
+	// CriticalBatch is the samples in a batch with which training needs twice as many samples to a target as with small ones; 0 where nobody knows. With it, pipelines are chosen by the time to
+	// a target, else by samples a second.
+	CriticalBatch float64
 	// AverageEvery is the batches between two averagings, which are those of a round with a single pipeline as well.
 	AverageEvery int
 	// AwaitRound: where they average, pipelines wait for each other (averaging.pull: new).
@@ -37,9 +40,9 @@ type Space struct {
 // also what each further pipeline must gain, since it costs a copy of the model and averages over one more.
 const Tie = 0.01
 
-// merit is a throughput less what each further pipeline must gain.
+// merit is a progress less what each further pipeline must gain.
 func merit(c *Candidate, throughput float64) float64 {
-	return throughput * (1 - Tie*float64(c.Pipelines-1))
+	return c.progress(throughput) * (1 - Tie*float64(c.Pipelines-1))
 }
 
 // mostPipelines ends the search for a number of pipelines; each costs a copy of the model, and gains end long before.
@@ -83,6 +86,9 @@ type Outcome struct {
 	Ranked []Candidate
 	// Refused are the others, with the reason.
 	Refused []Candidate
+
+	open     bool    // the number of pipelines was
+	critical float64 // Space.CriticalBatch
 }
 
 // NoFitError says that no candidate fits the memory.
@@ -106,6 +112,7 @@ func Search(s Space) (*Outcome, error) {
 		return nil, err
 	}
 	out := rank(all)
+	out.open, out.critical = len(s.Pipelines) == 0, s.CriticalBatch
 	if len(out.Ranked) == 0 {
 		return nil, noFit(all)
 	}
@@ -203,7 +210,7 @@ func (s Space) predictTarget(t Target) ([]*layout, error) {
 				}
 				all = append(all, l)
 				if l.Verdict == "" {
-					most, fits = max(most, l.Predicted.SamplesPerSecond), true
+					most, fits = max(most, l.progress(l.Predicted.SamplesPerSecond)), true
 				}
 			}
 		}
@@ -240,6 +247,9 @@ func (s Space) predict(t Target, n, m int, name string) (*layout, error) {
 	}
 	if err != nil {
 		return l.fail(err), nil
+	}
+	if s.CriticalBatch > 0 {
+		l.SampleWorth = sampleWorth(s.CriticalBatch, s.Batch, n)
 	}
 	l.Recompute = s.RecomputeByStage
 	if len(l.Recompute) != len(l.homes) {
@@ -378,10 +388,14 @@ func (p Prediction) Bytes() int64 {
 func explain(ranked []Candidate, throughput func(*Candidate) float64, tie float64, how string) {
 	for i := range ranked {
 		c, best := &ranked[i], &ranked[0]
-		lead := throughput(best)/throughput(c) - 1
+		lead := best.progress(throughput(best))/c.progress(throughput(c)) - 1
+		how := how + c.why(best)
 		switch {
 		case i == 0:
 			c.Verdict, c.Reason = Won, "the highest throughput, "+how
+			if c.SampleWorth > 0 {
+				c.Reason = fmt.Sprintf("the least time to a target, %s, where a sample counts %.0f%% of one of a single pipeline", how, 100*c.SampleWorth)
+			}
 		case lead < -tie && merit(c, throughput(c)) > merit(best, throughput(best))*(1+tie):
 			c.Verdict, c.Reason = NotRun, fmt.Sprintf("%.1f%% faster, %s, than the chosen one is; not among those that were run", 100*(1/(1+lead)-1), how)
 		case lead < -tie:

@@ -76,7 +76,7 @@ func (s *subject) digest() (string, error) {
 	j := s.request.Spec.Job
 	text, err := json.Marshal(map[string]any{
 		"report": tuner.ReportVersion, "family": s.Model.Family, "model": s.Model.Config(), "task": s.Model.Task,
-		"batch": j.Train.Batch, "sequence": s.size().T, "precision": j.Precision, "boundary": j.BoundaryPrecision, "optimizer": j.Optimizer.Name,
+		"batch": j.Train.Batch, "critical": j.Train.CriticalBatch, "groups": j.Groups, "sequence": s.size().T, "precision": j.Precision, "boundary": j.BoundaryPrecision, "optimizer": j.Optimizer.Name,
 		"momentum": j.Optimizer.Momentum > 0, "clip": j.Optimizer.ClipNorm > 0,
 		"averaging": []any{j.Averaging.Method, j.Averaging.Pull, j.Averaging.Tau},
 		"stages":    j.Stages, "pipelines": j.Pipelines, "micro_batches": j.MicroBatches, "schedule": j.Schedule, "chunks": j.Chunks,
