@@ -159,6 +159,13 @@ func simulate(t *testing.T, count int, changes ...func(*membership.Config)) (*ne
 	return n, names
 }
 
+// deaths is how often others saw a node die.
+func (n *network) deaths(name string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.died[name]
+}
+
 // open begins to gossip as a node.
 func (n *network) open(t *testing.T, name string, names []string, changes ...func(*membership.Config)) {
 	t.Helper()
@@ -261,8 +268,8 @@ func TestANodeThatStopsForASecondIsSuspectAtMost(t *testing.T) {
 			n.wait(t, membership.Alive, names, names)
 			time.Sleep(2*time.Second + rand.N(time.Second))
 		}
-		if n.died[names[0]] > 0 {
-			t.Errorf("it died %d times", n.died[names[0]])
+		if died := n.deaths(names[0]); died > 0 {
+			t.Errorf("it died %d times", died)
 		}
 		n.close(t)
 	})
@@ -278,8 +285,8 @@ func TestNodesThatProbeRarelyWaitLonger(t *testing.T) {
 			n.wait(t, membership.Alive, names, names)
 			time.Sleep(20 * time.Second)
 		}
-		if n.died[names[0]] > 0 {
-			t.Errorf("it died %d times", n.died[names[0]])
+		if died := n.deaths(names[0]); died > 0 {
+			t.Errorf("it died %d times", died)
 		}
 		n.set(gone, names[0])
 		n.wait(t, membership.Dead, names[1:], names[:1])
@@ -297,8 +304,10 @@ func TestLostDatagramsKillNobody(t *testing.T) {
 		n.loss = 0.2
 		n.mu.Unlock()
 		time.Sleep(10 * time.Minute)
-		if len(n.died) > 0 {
-			t.Errorf("died, how often: %v", n.died)
+		for _, name := range names {
+			if died := n.deaths(name); died > 0 {
+				t.Errorf("%s died %d times", name, died)
+			}
 		}
 		n.wait(t, membership.Alive, names, names)
 		n.close(t)
@@ -339,8 +348,8 @@ func TestANodeThatStopsInOrderHasLeftAndComesBack(t *testing.T) {
 		if m := n.lists["n2"].Members()["n1"]; m.Version != "v1" || m.Commands != 7 || m.Address != "n1" {
 			t.Errorf("%+v", m)
 		}
-		if n.died["n1"] > 0 {
-			t.Errorf("it died %d times", n.died["n1"])
+		if died := n.deaths("n1"); died > 0 {
+			t.Errorf("it died %d times", died)
 		}
 		n.close(t)
 	})
