@@ -53,7 +53,7 @@ func linked(t *testing.T, links agent.Links) (*agent.Local, *inherited) {
 // refuses waits until nobody listens at an address.
 func refuses(t *testing.T, address string) {
 	t.Helper()
-	for end := time.Now().Add(agenttest.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(agenttest.Bound); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err != nil {
 			return

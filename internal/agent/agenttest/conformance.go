@@ -76,7 +76,7 @@ func watch(ctx context.Context, a agent.Agent, p agent.Process) *seen {
 // until waits for an event.
 func (s *seen) until(t *testing.T, what string, holds func(agent.Event) bool) agent.Event {
 	t.Helper()
-	timeout := time.After(Patience)
+	timeout := time.After(Bound)
 	for {
 		select {
 		case e, ok := <-s.events:
@@ -87,7 +87,7 @@ func (s *seen) until(t *testing.T, what string, holds func(agent.Event) bool) ag
 				return e
 			}
 		case <-timeout:
-			t.Fatalf("after %v, not yet: %s", Patience, what)
+			t.Fatalf("after %v, not yet: %s", Bound, what)
 		}
 	}
 }
@@ -277,7 +277,7 @@ func testCancelled(t *testing.T, r Rig) {
 func testLog(t *testing.T, r Rig) {
 	record(t, r, "1")
 	r.Agent.Log("1", zap.InfoLevel, "placed", zap.Int("cores", 2))
-	timeout := time.Now().Add(Patience)
+	timeout := time.Now().Add(Bound)
 	for r.Log("1") == "" && time.Now().Before(timeout) {
 		time.Sleep(time.Millisecond)
 	}

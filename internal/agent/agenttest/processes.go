@@ -19,7 +19,10 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// Patience bounds every wait of a test. Nothing waits this long unless something is broken.
+// Bound is how long any one wait of a test may take: far more than it ever does, on a busy machine too.
+const Bound = 5 * time.Minute
+
+// Patience is how long a fake worker goes on without a daemon, and other limits that no test reaches.
 const Patience = 30 * time.Second
 
 // Open returns the agent of a node whose state directory is dir. Nil processes are those of the operating system, for which the

@@ -211,7 +211,7 @@ func (d *Daemon) wait(t testing.TB) error {
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(agenttest.Patience):
+	case <-time.After(agenttest.Bound):
 		t.Fatal("the daemon does not end")
 		return nil
 	}
@@ -220,10 +220,10 @@ func (d *Daemon) wait(t testing.TB) error {
 // Eventually waits until something holds.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(agenttest.Patience)
+	deadline := time.Now().Add(agenttest.Bound)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v, not yet: %s", agenttest.Patience, what)
+			t.Fatalf("after %v, not yet: %s", agenttest.Bound, what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
