@@ -163,12 +163,12 @@ func (l *modelLog) numbers(pipelines int) (numbers []float64) {
 // backwards. Each stage adds up its gradients in the order of its weight halves, which is that of the micro-batches in all of
 // these plans, so no rounding differs.
 func TestAModelTrainsToTheSameBitsByEverySchedule(t *testing.T) {
-	for _, pipelines := range []int{1, 2} {
+	for _, pipelines := range someIfRaced([]int{1, 2}, 2) {
 		want := trainModel(t, plan(t, "gpipe", 1, modelMicros), pipelines)
 		if n := len(want); n != 2*6*pipelines+2*4 {
 			t.Fatalf("%d numbers", n)
 		}
-		for devices := 1; devices <= 4; devices++ {
+		for _, devices := range someIfRaced([]int{1, 2, 3, 4}, 3) {
 			for _, name := range schedule.Names() {
 				if _, updates := asynchronous[name]; updates {
 					continue
@@ -187,7 +187,7 @@ func TestAModelTrainsToTheSameBitsByEverySchedule(t *testing.T) {
 // TestAModelTrainsToTheSameBitsOnDevicesWithQueues gives operations to devices that run them as late as they may: who reads what an op makes
 // before its event, or changes what it still reads, finds other bits.
 func TestAModelTrainsToTheSameBitsOnDevicesWithQueues(t *testing.T) {
-	for _, pipelines := range []int{1, 2} {
+	for _, pipelines := range someIfRaced([]int{1, 2}, 2) {
 		want := trainModel(t, plan(t, "gpipe", 1, modelMicros), pipelines)
 		for _, name := range schedule.Names() {
 			if _, updates := asynchronous[name]; updates {
@@ -254,9 +254,9 @@ func severalQueues(n int) func() device.Device {
 
 // TestPipelinesOnQueuesOfTheirOwnTrainToTheSameBits runs the pipelines of a device beside each other, on as many queues or fewer.
 func TestPipelinesOnQueuesOfTheirOwnTrainToTheSameBits(t *testing.T) {
-	for _, pipelines := range []int{1, 2, 3} {
+	for _, pipelines := range someIfRaced([]int{1, 2, 3}, 3) {
 		want := trainModel(t, plan(t, "gpipe", 1, modelMicros), pipelines)
-		for devices := 1; devices <= 2; devices++ {
+		for _, devices := range someIfRaced([]int{1, 2}, 2) {
 			for _, name := range []string{"1f1b", "interleaved", "zb-h1"} {
 				for queues := 1; queues <= pipelines+1; queues++ {
 					t.Run(fmt.Sprintf("N%d_%s_K%d_on_%d", pipelines, name, devices, queues), func(t *testing.T) {
@@ -299,9 +299,9 @@ func (h handing) count(b stage.Boundary) {
 
 // TestStagesThatShareMemoryHandBoundariesOver trains by every schedule on queues over one memory, to the bits of stages that share nothing.
 func TestStagesThatShareMemoryHandBoundariesOver(t *testing.T) {
-	for _, pipelines := range []int{1, 2} {
+	for _, pipelines := range someIfRaced([]int{1, 2}, 2) {
 		want := trainModel(t, plan(t, "gpipe", 1, modelMicros), pipelines)
-		for devices := 1; devices <= 3; devices++ {
+		for _, devices := range someIfRaced([]int{1, 2, 3}, 3) {
 			for _, name := range schedule.Names() {
 				if _, updates := asynchronous[name]; updates {
 					continue

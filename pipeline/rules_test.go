@@ -20,7 +20,7 @@ var averagings = someIfRaced([]string{
 }, "predicted", "new", "old within 0.0012", "diloco", "streaming-diloco 3", "allreduce", "pipesgd after 3", "sapipe 3 local_prev_sync outer_adaptive")
 
 // someIfRaced are all, or under the race detector some: it looks at who touches what when, which each of these does in another way; which bits come out, all are held against without it.
-func someIfRaced(all []string, some ...string) []string {
+func someIfRaced[T any](all []T, some ...T) []T {
 	if raced {
 		return some
 	}
