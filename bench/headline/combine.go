@@ -55,7 +55,7 @@ func (m measured) outcomes(w workload, s setting, of method) (all []outcome, err
 		if of.schedule == "" && micros%s.devices != 0 {
 			continue
 		}
-		c, err := configuration{of, s, 1, micros}.settle()
+		c, err := m.counts(of, s, micros).settle()
 		if err != nil {
 			return nil, err
 		}
@@ -75,12 +75,21 @@ func (m measured) outcomes(w workload, s setting, of method) (all []outcome, err
 	return all, nil
 }
 
+// counts is a configuration with the number of pipelines that is given to it.
+func (o options) counts(of method, s setting, micros int) configuration {
+	c := configuration{of, s, 1, micros}
+	if of.side == averagedPipeDream {
+		c.pipelines = o.given
+	}
+	return c
+}
+
 // periodOf is what a batch takes by the simulator, of methods that step inside of it without a drain at its end.
 func (m measured) periodOf(w workload, c configuration) (float64, error) {
 	switch {
 	case c.onOne():
 		return c.replicated(exchange{m.weightsOf(w), w.layers}, c.micros)
-	case c.updates():
+	case c.runsOn():
 		return c.undrained(c.schedule, c.micros)
 	}
 	return c.period(c.schedule, c.chunks, c.pipelines, c.micros)
@@ -116,7 +125,7 @@ func (c compared) of(name string) (outcome, bool) {
 // peer is the fastest method but avgpipe; of those that AvgPipe's authors compared it with, or of all.
 func (c compared) peer(published bool) (best outcome, found bool) {
 	for _, o := range c.all {
-		if o.side != averaged && (o.published || !published) && (!found || o.time < best.time) {
+		if !o.averages() && (o.published || !published) && (!found || o.time < best.time) {
 			best, found = o, true
 		}
 	}
@@ -164,7 +173,7 @@ func (o outcome) free() (float64, error) {
 		period, err := s.replicated(exchange{layers: 1}, o.micros)
 		return float64(o.micros) / period, err
 	}
-	if o.updates() {
+	if o.runsOn() {
 		period, err := s.undrained(o.schedule, o.micros)
 		return float64(o.micros) / period, err
 	}

@@ -29,6 +29,14 @@ func (q quality) key() string {
 // batch is the samples of a step of all pipelines.
 func (q quality) batch() int { return q.Pipelines * q.Micros * q.Micro }
 
+// roundBatches is how many batches a pipeline runs on across, one that steps inside of them and has nobody to average with: from one evaluation to the next.
+func (q quality) roundBatches(w workload) int {
+	if q.Side == pipeDream || q.Side == pipeDream2BW {
+		return max(1, w.every/q.batch())
+	}
+	return 1
+}
+
 // samplesTo is how many samples it took to the target, linear between evaluations; false where the run did not reach it.
 func (q quality) samplesTo(target float64) (float64, bool) {
 	for i, loss := range q.Loss {
@@ -57,10 +65,7 @@ func need(all []quality, model, side string, devices, pipelines, micros int, tar
 	}
 	sums := map[float64]*sum{}
 	for _, q := range all {
-		if q.Model != model || q.Side != side || q.Pipelines != pipelines || q.Micros != micros || side == pipeDream && q.Devices != devices {
-			continue
-		}
-		if side == pipeDream2BW && q.Devices != devices {
+		if q.Model != model || q.Side != side || q.Pipelines != pipelines || q.Micros != micros || lies(side) && q.Devices != devices {
 			continue
 		}
 		if sums[q.Rate] == nil {

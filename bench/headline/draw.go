@@ -110,7 +110,7 @@ func (s setting) share(micros int) (most float64, err error) {
 func (m measured) overLinks(w workload) (c chart.Chart, drawn bool, err error) {
 	devices := m.devices[0]
 	c = chart.Chart{X: fmt.Sprintf("%s (%s, K = %d)", linkAxis, w.name, devices), Y: "time to the target, in forwards"}
-	for _, name := range []string{"gpipe", "1f1b", pipeDream, pipeDream2BW, "zb-h2", averaged} {
+	for _, name := range []string{"gpipe", "1f1b", pipeDream, pipeDream2BW, "zb-h2", averaged, averagedPipeDream} {
 		of, err := methodOf(name)
 		if err != nil {
 			return c, false, err

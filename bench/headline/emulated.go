@@ -72,7 +72,7 @@ func (c configuration) timed(s shape, unit time.Duration) []string {
 		"devices.emulated.forward=" + milliseconds(stage), "devices.emulated.backward=" + milliseconds(2*stage), "devices.emulated.step=" + milliseconds(step),
 	}
 	// Averaging has no time of its own: it takes what it moves, averagedBytes of a weight.
-	if s.weightBytes > 0 && c.side == averaged {
+	if s.weightBytes > 0 && c.averages() {
 		moved := float64(s.weightBytes) / 4 * averagedBytes / float64(c.devices)
 		set = append(set, "devices.emulated.bandwidth="+strconv.FormatFloat(moved/step.Seconds(), 'g', 6, 64))
 	}

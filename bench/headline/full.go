@@ -59,7 +59,7 @@ func runFull(ctx context.Context, d *rig.Daemon, o options) (figures []report.Fi
 				figures = append(figures, m.full[at].figure())
 				continue
 			}
-			if f, err = c.full(ctx, d, o, best, f); err != nil {
+			if f, err = m.run(ctx, d, c.workload, best, f); err != nil {
 				return figures, fmt.Errorf("%s: %w", f.key(), err)
 			}
 			fmt.Fprintf(os.Stderr, "%s: N=%d %s, %.0f samples in %.1f s, combined %.1f s; lag %.2f%% %s\n",
@@ -81,9 +81,9 @@ func (f full) figure() report.Figure {
 	}
 }
 
-// full runs one configuration to the target.
-func (w workload) full(ctx context.Context, d *rig.Daemon, o options, best outcome, f full) (full, error) {
-	c := best.configuration
+// run runs one configuration to the target.
+func (m measured) run(ctx context.Context, d *rig.Daemon, w workload, best outcome, f full) (full, error) {
+	c, o := best.configuration, m.options
 	if c.side == averaged { // tuning chooses
 		c.pipelines, c.schedule = 0, "auto"
 	}
@@ -91,7 +91,7 @@ func (w workload) full(ctx context.Context, d *rig.Daemon, o options, best outco
 	if err != nil {
 		return f, err
 	}
-	q := quality{Pipelines: max(1, best.pipelines), Micros: c.micros, Micro: w.micro, Rate: best.rate, Seed: f.Seed}
+	q := quality{Model: w.name, Side: c.side, Devices: c.trainedOn(), Pipelines: max(1, best.pipelines), Micros: c.micros, Micro: w.micro, Rate: best.rate, Seed: f.Seed}
 	at := *d
 	at.File = w.file(o.jobFiles)
 	set := slices.Concat(w.training(q, o), c.laid(w), c.timed(shape, o.forward)) // what is said later counts
@@ -113,11 +113,32 @@ func (w workload) full(ctx context.Context, d *rig.Daemon, o options, best outco
 	seconds := samples / float64(q.batch()) * step
 	f.Schedule, f.Pipelines, f.ForwardMs, f.Target = last.Schedule, last.Pipelines, o.forward.Seconds()*1e3, w.target
 	f.Samples, f.Seconds, f.Wall = samples, seconds, h.Evaluations[len(h.Evaluations)-1].Time.Sub(h.Evaluations[0].Time).Seconds()
-	period, err := c.period(f.Schedule, c.chunks, f.Pipelines, c.micros) // drained, as it ran
+	period, err := c.across(f.Schedule, c.chunks, f.Pipelines, c.micros, q.roundBatches(w)) // drained where it was
 	if err != nil {
 		return f, err
 	}
-	f.Combined = best.samples / float64(q.batch()) * period * o.forward.Seconds()
 	f.Lag, f.Void, f.DeviceBytes = lag(last), void(lag(last)), held(last, c)
+	fast, reached := recordedSamples(m.quality, q, w.target)
+	if !reached && f.Void == "" {
+		f.Void = fmt.Sprintf("no run is recorded to the target that the combination could take its samples from: %s", q.key())
+	}
+	f.Combined = fast / float64(q.batch()) * period * o.forward.Seconds()
 	return f, nil
+}
+
+// trainedOn is the number of devices in the key of runs of the method.
+func (c configuration) trainedOn() int {
+	if lies(c.side) {
+		return c.devices
+	}
+	return 1
+}
+
+// recordedSamples is what the same run took to the target as fast as can be: with as many pipelines as tuning chose, which need not be those that the combination took.
+func recordedSamples(all []quality, run quality, target float64) (samples float64, reached bool) {
+	at := slices.IndexFunc(all, func(q quality) bool { return q.key() == run.key() })
+	if at < 0 {
+		return 0, false
+	}
+	return all[at].samplesTo(target)
 }

@@ -131,6 +131,43 @@ func TestASideNeedsTheSamplesOfItsBestRate(t *testing.T) {
 	}
 }
 
+func TestACombinationTakesTheRunThatTuningChose(t *testing.T) {
+	run := func(pipelines, last int) quality {
+		return quality{Model: "m", Side: averaged, Devices: 1, Pipelines: pipelines, Micros: 2, Micro: 4, Rate: 0.1, Seed: 1, Samples: []int{0, last}, Loss: []float64{5, 1}}
+	}
+	all := []quality{run(2, 100), run(4, 300)}
+	got, reached := recordedSamples(all, run(4, 0), 1)
+	if near(t, "samples", got, 300); !reached {
+		t.Error("the recorded run reached the target")
+	}
+	if _, reached := recordedSamples(all, run(3, 0), 1); reached {
+		t.Error("another number of pipelines stands for three")
+	}
+}
+
+// A pipeline that runs on across batches drains less often; over many of them it takes what one takes that never drains.
+func TestRunningOnAcrossBatchesNearsThatOfNoDrain(t *testing.T) {
+	s := setting{devices: 4, link: 0.5}
+	never, err := s.undrained(pipeDream, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := math.Inf(1)
+	for _, batches := range []int{1, 2, 8, 32} {
+		got, err := s.across(pipeDream, 1, 1, 32, batches)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got >= before || got < never*0.999 {
+			t.Errorf("across %d batches one takes %v, before %v, never drained %v", batches, got, before, never)
+		}
+		before = got
+	}
+	if before > never*1.01 {
+		t.Errorf("across 32 batches one takes %v, never drained %v", before, never)
+	}
+}
+
 func TestAGainIsTheProductOfItsParts(t *testing.T) {
 	own := outcome{throughput: 0.3, samples: 1100}
 	own.time = own.samples / own.throughput

@@ -22,16 +22,19 @@ type options struct {
 	micros   []int // micro-batches of a batch, of synchronous methods
 	shares   []int // of a pipeline's, where several pipelines are averaged
 	updating int   // of methods that step inside of the batch
-	methods  []method
-	seeds    []int
-	heldOut  int
-	stop     float64
-	jobs     int
-	forward  time.Duration
-	batches  int
-	results  string
-	figures  string
-	jobFiles string
+	// Of pipelines that step inside of the batch and are averaged: micro-batches between two rounds to choose from, and how many pipelines.
+	updatingShares []int
+	given          int
+	methods        []method
+	seeds          []int
+	heldOut        int
+	stop           float64
+	jobs           int
+	forward        time.Duration
+	batches        int
+	results        string
+	figures        string
+	jobFiles       string
 }
 
 // settings are all that are compared.
@@ -52,8 +55,10 @@ func main() {
 	list.Flag(&o.links, "links", "0,0.5,1.5", "what a message takes on a link, in forwards", number)
 	list.Flag(&o.micros, "micro-batches", "4,8,16", "micro-batches of a batch that synchronous methods choose from", strconv.Atoi)
 	list.Flag(&o.shares, "shares", "1,2,4,8", "micro-batches of a batch of each averaged pipeline that avgpipe chooses from", strconv.Atoi)
-	flag.IntVar(&o.updating, "updating", 32, "micro-batches between two drains of pipedream and pipedream-2bw")
-	list.Flag(&o.methods, "methods", "data-parallel,gpipe,1f1b,pipedream,pipedream-2bw,interleaved,zb-h1,zb-h2,avgpipe", "methods that the parts memory, speed and full measure", methodOf)
+	flag.IntVar(&o.updating, "updating", 32, "micro-batches of a batch of pipedream and pipedream-2bw, which run on across batches to the next evaluation")
+	list.Flag(&o.updatingShares, "updating-shares", "8,16", "micro-batches of a batch of each pipeline that avgpipe-pipedream chooses from", strconv.Atoi)
+	flag.IntVar(&o.given, "given", 2, "pipelines of avgpipe-pipedream")
+	list.Flag(&o.methods, "methods", "data-parallel,gpipe,1f1b,pipedream,pipedream-2bw,interleaved,zb-h1,zb-h2,avgpipe,avgpipe-pipedream", "methods that the parts memory, speed and full measure", methodOf)
 	list.Flag(&o.seeds, "seeds", "1", "seeds of initial weights and sample order; part full takes the first", strconv.Atoi)
 	flag.IntVar(&o.heldOut, "held-out", 256, "held-out samples of an evaluation")
 	flag.Float64Var(&o.stop, "stop", 0.99, "part of the target below which a run of part quality ends")

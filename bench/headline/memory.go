@@ -35,7 +35,7 @@ func (w workload) memoryOf(c configuration) memory {
 
 // settle puts in what tuning would choose.
 func (c configuration) settle() (configuration, error) {
-	if c.side != averaged {
+	if c.side != averaged { // all counts are given
 		return c, nil
 	}
 	chosen, err := c.choose(c.micros)

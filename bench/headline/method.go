@@ -24,6 +24,8 @@ const (
 	pipeDream    = "pipedream"
 	pipeDream2BW = "pipedream-2bw"
 	averaged     = "avgpipe"
+	// averagedPipeDream is avgpipe over pipelines that step after each micro-batch, as pipedream's do. That changes what is computed, so tuning never chooses it: a user does, with a number of pipelines.
+	averagedPipeDream = "avgpipe-pipedream"
 )
 
 const dataParallel = "data-parallel"
@@ -38,6 +40,7 @@ var methods = []method{
 	{"zb-h1", "zb-h1", synchronous, false, 1},
 	{"zb-h2", "zb-h2", synchronous, false, 1},
 	{averaged, "auto", averaged, false, 1},
+	{averagedPipeDream, pipeDream, averagedPipeDream, false, 1},
 }
 
 // methodOf finds a method by its name.
@@ -53,5 +56,24 @@ func methodOf(name string) (method, error) {
 	return methods[at], nil
 }
 
-// updates reports whether the method steps inside of a batch, so that a longer batch only drains the pipeline less often.
-func (m method) updates() bool { return m.side == pipeDream || m.side == pipeDream2BW }
+// updates reports whether the method steps inside of a batch, so that what it computes depends on the number of stages.
+func (m method) updates() bool { return m.schedule == pipeDream || m.schedule == pipeDream2BW }
+
+// averages reports whether the method trains several pipelines, as a peer does not.
+func (m method) averages() bool { return m.side == averaged || m.side == averagedPipeDream }
+
+// scheduleOf is the schedule of a side that has one.
+func scheduleOf(side string) string {
+	if side == averagedPipeDream {
+		return pipeDream
+	}
+	return side
+}
+
+// runsOn reports whether the pipeline never drains, as published: one that has nobody to average with.
+func (m method) runsOn() bool { return m.updates() && !m.averages() }
+
+// lies reports whether runs of the side depend on the number of devices.
+func lies(side string) bool {
+	return side == pipeDream || side == pipeDream2BW || side == averagedPipeDream
+}

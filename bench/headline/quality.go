@@ -42,6 +42,9 @@ func (o options) wanted(w workload) (all []quality, err error) {
 		}
 		want(pipeDream2BW, devices, 1, o.updating, w.rates)
 		want(pipeDream, devices, 1, o.updating, w.single)
+		for _, micros := range o.updatingShares {
+			want(averagedPipeDream, devices, o.given, micros, w.single)
+		}
 	}
 	return all, nil
 }
@@ -88,10 +91,11 @@ func trainAll(ctx context.Context, d *rig.Daemon, o options) ([]report.Figure, e
 // training is what a run trains with, whatever it runs on.
 func (w workload) training(q quality, o options) []string {
 	batch := q.Micros * q.Micro
+	tau := q.roundBatches(w)
 	return []string{
 		"pipelines=" + strconv.Itoa(q.Pipelines), "train.batch=" + strconv.Itoa(batch), "train.samples=" + strconv.Itoa(w.budget),
 		// A job's warm-up is in batches of all pipelines together, evaluations are in rounds.
-		"optimizer.warmup=" + strconv.Itoa(max(1, w.warmup/batch)), "train.eval_every=" + strconv.Itoa(max(1, w.every/q.batch())),
+		"optimizer.warmup=" + strconv.Itoa(max(1, w.warmup/batch)), "train.eval_every=" + strconv.Itoa(max(1, w.every/q.batch()/tau)), "averaging.tau=" + strconv.Itoa(tau),
 		"optimizer.lr=" + strconv.FormatFloat(q.Rate, 'g', -1, 64), "seed=" + strconv.Itoa(q.Seed),
 		"train.eval_samples=" + strconv.Itoa(o.heldOut), "center.state=center", "center.commit_every=1000000",
 	}
@@ -100,10 +104,10 @@ func (w workload) training(q quality, o options) []string {
 // train runs one job until it has reached the target, as fast as this machine can.
 func (w workload) train(ctx context.Context, d *rig.Daemon, o options, q quality) (quality, error) {
 	set := append(w.training(q, o), "devices.cpu.threads=1", "stages="+strconv.Itoa(q.Devices))
-	if q.Side == pipeDream || q.Side == pipeDream2BW {
+	if lies(q.Side) {
 		// More stages than cores: devices of no time that compute.
 		set = append(set, "devices.kind=emulated", "devices.emulated.compute=true", "devices.emulated.flops=1e18",
-			"schedule="+q.Side, "micro_batches="+strconv.Itoa(q.Micros))
+			"schedule="+scheduleOf(q.Side), "micro_batches="+strconv.Itoa(q.Micros))
 	} else { // the sum of the gradients is the same in one portion
 		set = append(set, "devices.kind=cpu", "devices.cpu.count=1", "schedule=1f1b", "micro_batches=1")
 	}

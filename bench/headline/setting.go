@@ -43,8 +43,13 @@ func (s setting) costs() schedule.Costs {
 
 // period is what a batch of each of so many pipelines takes, once all of them run.
 func (s setting) period(name string, chunks, pipelines, micros int) (float64, error) {
+	return s.across(name, chunks, pipelines, micros, 1)
+}
+
+// across is the same where one pipeline runs on across so many batches, if it steps inside of them.
+func (s setting) across(name string, chunks, pipelines, micros, batches int) (float64, error) {
 	costs := s.costs()
-	request := schedule.Request{Devices: s.devices, MicroBatches: micros, Costs: &costs}
+	request := schedule.Request{Devices: s.devices, MicroBatches: micros, RoundBatches: batches, Costs: &costs}
 	if chunks > 1 {
 		request.Chunks, request.Costs = chunks, nil // costs of another number of stages
 	}
@@ -52,7 +57,7 @@ func (s setting) period(name string, chunks, pipelines, micros int) (float64, er
 	if err != nil {
 		return 0, err
 	}
-	load := schedule.Load{Pipelines: pipelines}
+	load := schedule.Load{Pipelines: pipelines, MicroBatches: micros}
 	if pipelines > 1 {
 		load.AverageEvery = 1
 	}

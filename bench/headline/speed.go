@@ -47,7 +47,7 @@ func (o options) configurations(w workload) (all []configuration) {
 				continue // there are not enough layers
 			}
 			for _, micros := range o.microsOf(m) {
-				c := configuration{m, s, 1, micros}
+				c := o.counts(m, s, micros)
 				if m.side == averaged {
 					c.pipelines = 0
 				}
@@ -65,6 +65,8 @@ func (o options) microsOf(m method) []int {
 	switch {
 	case m.side == averaged:
 		return o.shares
+	case m.averages():
+		return o.updatingShares
 	case m.updates():
 		return []int{o.updating}
 	}

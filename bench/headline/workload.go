@@ -21,7 +21,7 @@ type workload struct {
 
 var workloads = []workload{
 	{name: "gpt", micro: 4, budget: 49152, every: 1024, warmup: 1024, rates: []float64{2e-3, 4e-3, 8e-3}, single: []float64{1e-3, 2e-3, 4e-3}, target: 2.25, layers: 8},
-	{name: "awd-lstm", micro: 4, budget: 49152, every: 1024, warmup: 1024, rates: []float64{3e-3, 6e-3, 1.2e-2}, single: []float64{1.5e-3, 3e-3, 6e-3}, target: 2.25, layers: 5},
+	{name: "awd-lstm", micro: 4, budget: 49152, every: 1024, warmup: 1024, rates: []float64{3e-3, 6e-3, 1.2e-2, 2.4e-2}, single: []float64{3e-3, 6e-3, 1.2e-2, 2.4e-2}, target: 2.25, layers: 5},
 	{name: "bert", micro: 4, budget: 16384, every: 512, warmup: 512, rates: []float64{5e-4, 1e-3, 2e-3}, single: []float64{2.5e-4, 5e-4, 1e-3}, target: 0.15, layers: 8},
 	{name: "gnmt", micro: 4, budget: 49152, every: 1024, warmup: 1024, rates: []float64{2e-3, 4e-3, 8e-3}, single: []float64{1e-3, 2e-3, 4e-3}, target: 4.5, layers: 6},
 }
