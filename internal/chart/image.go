@@ -31,7 +31,7 @@ var palette = []color.NRGBA{
 // SVG draws the chart as a standalone image on white.
 func (c *Chart) SVG(w io.Writer) error {
 	canvas := vgsvg.New(imageWidth, imageHeight)
-	c.plot().Draw(draw.New(canvas))
+	c.draw(draw.New(canvas))
 	var image bytes.Buffer
 	if _, err := canvas.WriteTo(&image); err != nil {
 		return err
@@ -43,9 +43,19 @@ func (c *Chart) SVG(w io.Writer) error {
 // PNG draws it as pixels, twice as fine as a screen's.
 func (c *Chart) PNG(w io.Writer) error {
 	canvas := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(imageWidth, imageHeight), vgimg.UseDPI(pngDPI))}
-	c.plot().Draw(draw.New(canvas))
+	c.draw(draw.New(canvas))
 	_, err := canvas.WriteTo(w)
 	return err
+}
+
+// draw draws the chart with what its lines are called beside it, where no line crosses that.
+func (c *Chart) draw(canvas draw.Canvas) {
+	const apart = vg.Length(8)
+	p := c.plot()
+	legend := p.Legend
+	p.Legend = plot.NewLegend()
+	p.Draw(draw.Crop(canvas, 0, -legend.Rectangle(canvas).Size().X-apart, 0, 0))
+	legend.Draw(canvas)
 }
 
 // plot is the chart for gonum.
