@@ -119,13 +119,13 @@ TEST = $(GO) test -timeout $(TIMEOUT)
 test: test-deps ## all tests
 	$(TEST) $(TAGS) $(PACKAGES)
 
-# What computes, in the build without oneDNN and cgo; and of what moves the results around what depends on it.
+# What computes, in the build without oneDNN and cgo; and of pipelines those tests whose stages compute on that device. The others have none of it.
 PORTABLE := ./stage ./stage/device/... ./stage/layer
 
 .PHONY: test-portable
 test-portable: ## the packages that compute, without oneDNN and cgo
 	CGO_ENABLED=0 $(TEST) $(PORTABLE)
-	CGO_ENABLED=0 $(TEST) -run 'SequentialModel|Boundar' ./pipeline
+	CGO_ENABLED=0 $(TEST) -run DictatedTimes ./pipeline
 
 .PHONY: test-cuda-emulated
 test-cuda-emulated: deps ## the device on graphics processors, on a driver that runs its kernels on this machine
@@ -146,7 +146,9 @@ gpu-smoke: ## bin/gpu-smoke, one file: checks and measures a GPU of NVIDIA on a 
 	$(GO) build -trimpath -tags cuda -ldflags '-s -w' -o $(BIN)/gpu-smoke ./bench/gpu
 	@echo 'run there: gpu-smoke; then gpu-smoke bench'
 
+# A program under the race detector sleeps for a second before it exits, in case some goroutine still runs: so would every process that a test starts and waits for.
 .PHONY: test-race
+test-race: export GORACE := $(strip atexit_sleep_ms=0 $(GORACE))
 test-race: test-deps ## the concurrent packages under the race detector
 	$(TEST) -race $(TAGS) -skip '$(RACE_LEAVES)' $(CONCURRENT)
 
