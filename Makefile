@@ -330,6 +330,12 @@ chaos: ## random faults on a cluster of hosts in network namespaces, as root, 20
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -hosts $(HOSTS) -parallel 2 -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
 
+.PHONY: chaos-exchange
+chaos-exchange: ## a group of pipelines that is stopped, slowed or cut off while it averages, by each method, as root, 15 minutes (HOSTS=3, or 5 for groups of two hosts; FAULTS=drift,cut-60s, also of jobs)
+	@$(MAKE) --no-print-directory test-deps build >&2
+	@$(GO) build -o $(BIN)/chaos ./bench/chaos
+	@$(BIN)/chaos -measure -parts exchange -avgpiped $(BIN)/avgpiped -hosts $(HOSTS) -parallel 3 -seed $(SEED) -faults '$(FAULTS)'
+
 PREVIOUS ?=
 
 .PHONY: test-upgrade

@@ -9,8 +9,10 @@ import (
 	"syscall"
 
 	"github.com/prometheus/procfs"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
+	"github.com/avgpipe/avgpipe/internal/logging"
 )
 
 // ready waits until all daemons answer, and notes what they have open before there is a job.
@@ -109,7 +111,7 @@ func commandLine(pid int) string {
 	return fmt.Sprintf("%s, state %s, child of %d", strings.Join(line, " "), stat.State, stat.PPID)
 }
 
-// checkLogs looks for crashes that nobody ordered.
+// checkLogs looks for crashes that nobody ordered and, in calm trials, for errors.
 func (w *testbed) checkLogs() error {
 	for _, h := range w.hosts {
 		text := "\n" + h.logText()
@@ -117,6 +119,11 @@ func (w *testbed) checkLogs() error {
 			if _, after, found := strings.Cut(text, "\n"+sign); found {
 				line, _, _ := strings.Cut(after, "\n")
 				return fmt.Errorf("the daemon%s crashed: %s%s", h.of(), sign, line)
+			}
+		}
+		for line := range strings.Lines(text) {
+			if e, is := logging.Parse([]byte(strings.TrimSpace(line))); w.calm && is && e.Level >= zapcore.ErrorLevel {
+				return fmt.Errorf("the daemon%s logs an error, and nobody has to do anything: %s", h.of(), e.Text)
 			}
 		}
 	}

@@ -56,7 +56,7 @@ func (h *host) jobDir(j *trialJob) string { return filepath.Join(h.base, "jobs",
 // configure writes the daemon's configuration.
 func (h *host) configure(level string) error {
 	text := fmt.Sprintf("state_dir: %s\nsocket: %s\nlog_level: %s\nresponse_timeout: %v\nretry_first: 50ms\nretry_longest: 500ms\n"+
-		"retry_limit: 20\norphan_after: 1m\n", h.state, h.socket(), level, responseTimeout)
+		"retry_limit: 20\norphan_after: 1m\n", h.state, h.socket(), level, h.response)
 	if h.scarce {
 		text += "cores: 1\nresplit_after: 1s\n"
 	}

@@ -19,7 +19,8 @@ import (
 type kind struct {
 	name   string
 	source string
-	rounds int  // that it trains, a step of each pipeline each; what its file says is that of all pipelines
+	rounds int  // that it trains; the steps in its file are those of all pipelines
+	tau    int  // steps of a round; 0: one
 	tuned  bool // it leaves counts open, none of which changes its bits
 	wide   bool // it has a stage or a group on each host, where each has a core
 }
@@ -42,6 +43,9 @@ devices: {kind: ref, cpu: {count: 2, threads: 1}}
 seed: 3
 `
 
+// boundOfDrift makes some rounds synchronous: pipelines of these jobs are about so far apart.
+const boundOfDrift = "averaging: {pull: old, alpha: 0.1, max_drift: 0.02}"
+
 // kinds are the jobs of one host, the plain ones first.
 var kinds = []kind{
 	{name: "two-stages", rounds: 80, source: twoStages},
@@ -49,6 +53,8 @@ var kinds = []kind{
 	{name: "sgd", rounds: 80, source: strings.NewReplacer("two-stages", "sgd", "{name: adamw, lr: 3e-3, clip_norm: 1}", "{name: sgd, momentum: 0.9, lr: 1e-2}", "pipelines: 2", "pipelines: 1",
 		"steps: 160", "steps: 80", "commit_every: 5", "commit_every: 3").Replace(twoStages)},
 	{name: "late", rounds: 80, source: strings.NewReplacer("two-stages", "late", "pipelines: 2", "pipelines: 2\naveraging: {method: sapipe, stale_layers: 2, prediction: local_prev_sync, compensation: outer}").Replace(twoStages)},
+	{name: "drift", rounds: 80, source: strings.NewReplacer("two-stages", "drift", "pipelines: 2", "pipelines: 2\n"+boundOfDrift).Replace(twoStages)},
+	{name: "streaming", rounds: 80, tau: 2, source: strings.NewReplacer("two-stages", "streaming", "pipelines: 2", "pipelines: 2\naveraging: {method: streaming-diloco, tau: 2, fragments: 2}", "steps: 160", "steps: 320").Replace(twoStages)},
 	{name: "tuned", rounds: 80, tuned: true, source: strings.NewReplacer("two-stages", "tuned", "schedule: 1f1b", "schedule: auto").Replace(twoStages)},
 }
 
@@ -60,7 +66,7 @@ var onSeveral = strings.NewReplacer("two-stages", "spread", "steps: 160", "steps
 func clusterKinds(hosts int) []kind {
 	each := strconv.Itoa(hosts)
 	groups := strings.NewReplacer("name: spread", "name: groups", "pipelines: 2", "pipelines: 2\ngroups: 2", "stages: 2", "stages: 1", "count: 2", "count: 1", "placement: spread", "placement: pack").Replace(onSeveral)
-	return []kind{
+	all := []kind{
 		{name: "spread", rounds: 800, source: onSeveral},
 		{name: "packed", rounds: 800, source: strings.NewReplacer("name: spread", "name: packed", "placement: spread", "placement: pack").Replace(onSeveral)},
 		{name: "groups", rounds: 800, source: groups},
@@ -70,6 +76,25 @@ func clusterKinds(hosts int) []kind {
 		{name: "group-each", rounds: 800, wide: true, source: strings.NewReplacer("name: groups", "name: group-each", "pipelines: 2", "pipelines: "+each, "groups: 2", "groups: "+each,
 			"steps: 1600", "steps: "+strconv.Itoa(800*hosts)).Replace(groups)},
 	}
+	return append(all, averagings(groups)...)
+}
+
+// averagings are jobs of two groups, each on a host of its own, one for each way in which groups wait for each other.
+func averagings(groups string) (all []kind) {
+	for _, a := range []struct {
+		name, section string
+		tau           int
+	}{
+		{"drift", boundOfDrift, 1},
+		{"allreduce", "averaging: {method: allreduce}", 1},
+		{"localsgd", "averaging: {method: localsgd, tau: 2}", 2},
+		{"diloco", "averaging: {method: diloco, tau: 2}", 2},
+		{"streaming", "averaging: {method: streaming-diloco, tau: 2, fragments: 2}", 2},
+	} {
+		all = append(all, kind{name: a.name, rounds: 800, tau: a.tau, source: strings.NewReplacer("name: groups", "name: "+a.name, "groups: 2", "groups: 2\n"+a.section,
+			"steps: 1600", "steps: "+strconv.Itoa(1600*a.tau)).Replace(groups)})
+	}
+	return all
 }
 
 // submit submits a job of a kind, once, however often it asks: nodes may know of no leader for a moment, and say that one should ask again.

@@ -34,6 +34,8 @@ type options struct {
 	parts    string
 	python   string
 	slowable string
+	response time.Duration // the daemons' response_timeout
+	calm     bool          // no daemon is to log an error
 }
 
 func main() {
@@ -49,10 +51,11 @@ func main() {
 	flag.IntVar(&o.hosts, "hosts", 1, "how many hosts a trial has; several need root")
 	flag.BoolVar(&o.measure, "measure", false, "measure several hosts in place of trials")
 	flag.StringVar(&o.upgrade, "upgrade", "", "in place of trials: upgrade a cluster that trains from this `program`, which has a version before, host by host")
-	flag.StringVar(&o.parts, "parts", "pauses,torchrun,commits,pipeline", "what to measure: pauses after faults, the same of PyTorch's launcher, what commits cost, and a pipeline over three hosts beside the simulator")
+	flag.StringVar(&o.parts, "parts", "pauses,torchrun,commits,pipeline", "what to measure: pauses after faults, the same of PyTorch's launcher, what commits cost, and a pipeline over three hosts beside the simulator; or exchange: groups that are stopped, slowed and cut off while they average")
 	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the part torchrun")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
 	flag.StringVar(&o.slowable, hosts.SlowableFlag[1:], "", "used by the program itself: it becomes the program of its arguments, on a `disk` that can be slow")
+	o.response = responseTimeout
 	report.Main("chaos", func(ctx context.Context) ([]report.Figure, error) { return run(ctx, o) })
 }
 
@@ -69,10 +72,6 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 			return nil, err
 		}
 	}
-	from, err := choose(o)
-	if err != nil {
-		return nil, err
-	}
 	if o.hosts < 1 || o.hosts > len(names) || o.hosts > 1 && !o.inside {
 		return nil, fmt.Errorf("-hosts %d: 1 to %d, and several need root", o.hosts, len(names))
 	}
@@ -86,12 +85,20 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 		return nil, fmt.Errorf("-measure and -upgrade: -hosts %d; with fewer than 3 nobody leads when one is gone", o.hosts)
 	}
 	if o.measure {
+		if o.keep == "" {
+			o.keep = os.TempDir()
+		}
 		return report.Parts(ctx, o.parts,
 			report.Part{Name: "pauses", Measure: func(ctx context.Context) ([]report.Figure, error) { return measure(ctx, o) }},
 			report.Part{Name: "torchrun", Measure: func(ctx context.Context) ([]report.Figure, error) { return measureTorchrun(ctx, o) }},
 			report.Part{Name: "commits", Measure: func(ctx context.Context) ([]report.Figure, error) { return measureCommits(ctx, o) }},
 			report.Part{Name: "pipeline", Measure: func(ctx context.Context) ([]report.Figure, error) { return measurePipeline(ctx, o) }},
+			report.Part{Name: "exchange", Measure: func(ctx context.Context) ([]report.Figure, error) { return exchange(ctx, o) }},
 		)
+	}
+	from, err := choose(o)
+	if err != nil {
+		return nil, err
 	}
 	if o.keep == "" {
 		if o.keep, err = os.MkdirTemp("", "chaos-failed-"); err != nil {

@@ -6,10 +6,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
@@ -53,10 +55,10 @@ func (o *outcome) reduced(undisturbed *outcome) bool {
 }
 
 func haveSameBits(got, undisturbed *outcome, k *kind) string {
-	rounds := uint64(k.rounds) //nolint:gosec // a count
+	rounds, steps := uint64(k.rounds), uint64(k.rounds*max(1, k.tau)) //nolint:gosec // counts
 	switch {
-	case got.status.CommittedRound != rounds || got.status.Step != rounds:
-		return fmt.Sprintf("step %d, round %d committed, expected %d", got.status.Step, got.status.CommittedRound, rounds)
+	case got.status.CommittedRound != rounds || got.status.Step != steps:
+		return fmt.Sprintf("step %d, round %d committed, expected %d and %d", got.status.Step, got.status.CommittedRound, steps, rounds)
 	case got.model != undisturbed.model || got.status.SamplesSeen != undisturbed.status.SamplesSeen:
 		return fmt.Sprintf("model %s after %d samples, undisturbed %s after %d", got.model, got.status.SamplesSeen, undisturbed.model, undisturbed.status.SamplesSeen)
 	}
@@ -111,8 +113,12 @@ func (w *testbed) check(j *trialJob, got, undisturbed *outcome) error {
 func (w *testbed) outcome(ctx context.Context, j *trialJob) (*outcome, error) {
 	got := &outcome{}
 	var err error
-	if got.status, err = w.job(ctx, j.id); err != nil {
-		return nil, err
+	if waited := rig.Poll(ctx, drainBound, "an answer that is not old", func() bool { // as that of a node that stood still until now is
+		old := w.old.Load()
+		got.status, err = w.job(ctx, j.id)
+		return err == nil && w.old.Load() == old
+	}); waited != nil {
+		return nil, errors.Join(waited, err)
 	}
 	s, a := &got.status, &got.samples
 	if s.State != api.Done {

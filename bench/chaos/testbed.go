@@ -19,7 +19,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
-// responseTimeout is the daemons' response_timeout.
+// responseTimeout is the daemons' response_timeout in trials of random faults.
 const responseTimeout = time.Second
 
 // stateBytes is the size of the small disk that the state directory is on, where file systems can be mounted.
@@ -33,12 +33,15 @@ type testbed struct {
 	mounts  bool // file systems can be mounted
 	scarce  bool // each host has one core, and jobs have fewer stages soon after a loss
 	verbose bool
-	hosts   []*host
-	network *hosts.Network // nil: one host, this machine
-	proxies *hosts.Proxies // between them; nil: none
-	random  *rand.Rand     // of whoever applies faults
-	jobs    []*trialJob
-	idle    usage // of daemons before the first job
+	calm    bool // what happens passes by itself, so no daemon logs an error
+	// response is the daemons' response_timeout.
+	response time.Duration
+	hosts    []*host
+	network  *hosts.Network // nil: one host, this machine
+	proxies  *hosts.Proxies // between them; nil: none
+	random   *rand.Rand     // of whoever applies faults
+	jobs     []*trialJob
+	idle     usage // of daemons before the first job
 
 	inForce   []force  // faults, the last one last
 	leftovers []string // temporary files that a fault left
@@ -58,7 +61,7 @@ func newTestbed(ctx context.Context, o options, seed uint64) (*testbed, error) {
 		return nil, err
 	}
 	w := &testbed{
-		program: o.program, dir: dir, seed: seed, mounts: o.inside, verbose: o.verbose,
+		program: o.program, dir: dir, seed: seed, mounts: o.inside, verbose: o.verbose, response: o.response, calm: o.calm,
 		random: rand.New(rand.NewPCG(seed, 1)), began: time.Now(),
 	}
 	err = errors.Join(os.Mkdir(filepath.Join(dir, "data"), 0o750), os.WriteFile(filepath.Join(dir, "data", corpus), rig.Text(2000), 0o600))
