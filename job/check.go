@@ -65,18 +65,9 @@ func (c *checker) checkAveraging(methods map[string][]string) {
 	for _, setting := range slices.Sorted(maps.Keys(readers)) {
 		if key := "averaging." + setting; known && !slices.Contains(own, setting) && c.Has(key) {
 			of := readers[setting]
-			advice := "remove it"
-			if !slices.Contains(methods[of[0]], "stale_layers") { // which has no default
-				advice += ", or write method: " + of[0] + Without(methods[a.Method], methods[of[0]], c.Has)
-			}
-			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; %s", key, strings.Join(of, " and "), a.Method, advice)
+			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s%s", key, strings.Join(of, " and "), a.Method,
+				of[0], Without(methods[a.Method], methods[of[0]], c.Has))
 		}
-	}
-	if key := "averaging.stale_layers"; slices.Contains(own, "stale_layers") && a.StaleLayers == 0 && !c.Refused(key) {
-		if !c.Has(key) {
-			key = "averaging.method"
-		}
-		c.refuse(key, "", "averaging.method is %s and averaging.stale_layers is 0: write stale_layers: 1, or how many layers, from the input, take gradients late; with none of them the method is allreduce", a.Method)
 	}
 	if slices.Contains(own, "lambda") && a.Lambda != 0 && a.Compensation == "none" {
 		more := ""

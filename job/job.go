@@ -346,9 +346,10 @@ type Averaging struct {
 	Fragments int `yaml:"fragments" json:"fragments,omitempty" default:"0" rule:"min=0 max=1e6" zero:"4, or the number of layers that are trained"`
 	// With `streaming-diloco`, the part of its own weights that a pipeline keeps when it mixes them with an exchange of the round before. 0: it goes on from the exchange alone, and loses the steps that it has taken since.
 	Mix float64 `yaml:"mix" json:"mix,omitempty" default:"0.5" rule:"min=0 below=1"`
-	// With `sapipe`, how many layers of the model, counted from the input, apply the mean gradient of the step before; the others wait for that of this step. It has
-	// no default. As many as the model has, or more: all of them.
-	StaleLayers int `yaml:"stale_layers" json:"stale_layers,omitempty" default:"0" rule:"min=0 max=1e9"`
+	// With `sapipe`, how many layers of the model, counted from the input, apply the mean gradient of the step before; the others wait for that of this step. As many as the model has,
+	// or more: all of them. `auto`: as many as make a step short by the links between the groups of pipelines, chosen each time that the job is placed; none where `groups` is 1, since
+	// nothing is exchanged over a network then. To have none of them late is method `allreduce`.
+	StaleLayers Count `yaml:"stale_layers" json:"stale_layers,omitempty" default:"auto" rule:"min=1 max=1e9 word=auto"`
 	// With `sapipe`, the gradient that stands for the one that late layers have not got yet: they compute the next step with the weights that another step of the optimizer with it would
 	// give. `local`: the pipeline's own gradient of this step. `prev_sync`: the mean of the step before. `local_prev_sync`: that mean, with this step's gradient in the place of the pipeline's part. `none`:
 	// they compute with the weights as they are.

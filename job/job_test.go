@@ -250,7 +250,7 @@ func TestStaleLayersOfAnotherKindAreRefusedOnce(t *testing.T) {
 	own := environment
 	own.Methods = map[string][]string{"elastic": nil, "sapipe": {"stale_layers"}}
 	for value, want := range map[string]string{
-		"auto": "averaging.stale_layers wants a whole number", "-1": "averaging.stale_layers wants a whole number", "0": "averaging.stale_layers is 0: write stale_layers: 1",
+		"some": "averaging.stale_layers wants a whole number", "-1": "averaging.stale_layers wants a whole number", "0": "averaging.stale_layers wants a whole number from 1 to 1000000000, or auto",
 	} {
 		_, _, err := Parse("job.yaml", []byte(shortest), []string{"averaging.method=sapipe", "averaging.stale_layers=" + value}, own)
 		var problems strictyaml.Problems
@@ -269,7 +269,9 @@ func TestSettingsThatTheMethodDoesNotReadAreRefused(t *testing.T) {
 	for set, want := range map[string]string{
 		"averaging={method: elastic, warmup: 3}":                                              "averaging.warmup is read with method pipesgd and sapipe only, and averaging.method is elastic",
 		"averaging={method: pipesgd, prediction: local}":                                      "averaging.prediction is read with method sapipe only",
-		"averaging={method: sapipe}":                                                          "averaging.method is sapipe and averaging.stale_layers is 0: write stale_layers: 1",
+		"averaging={method: sapipe}":                                                          "",
+		"averaging={method: sapipe, stale_layers: auto}":                                      "",
+		"averaging={method: pipesgd, stale_layers: auto}":                                     "averaging.stale_layers is read with method sapipe only",
 		"averaging={method: sapipe, stale_layers: 2, lambda: 1}":                              "averaging.lambda weighs a compensation, and averaging.compensation is none",
 		"averaging={method: sapipe, stale_layers: 2, prediction: next}":                       "averaging.prediction wants one of local, prev_sync, local_prev_sync, none",
 		"averaging={method: sapipe, stale_layers: 2, lambda: 1, compensation: diag}":          "",

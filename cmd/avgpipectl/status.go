@@ -256,6 +256,9 @@ func averaged(s api.JobStatus) []string {
 	if s.Ages != "" {
 		lines = append(lines, s.Ages)
 	}
+	if late := s.StaleLayers; late != nil {
+		lines = append(lines, late.Why)
+	}
 	if waiting := synchronous(s.StageStatus); waiting != "" {
 		lines = append(lines, "rounds of "+waiting+" are synchronous: pipelines are beyond max_drift")
 	}

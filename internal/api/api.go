@@ -59,9 +59,11 @@ type JobStatus struct {
 	Schedule       string    `json:"schedule"`
 	Averaging      string    `json:"averaging"` // "elastic pull=predicted alpha=1 horizon=1.5 tau=1 lr x1.41"
 	// Ages says how old what pipelines apply is: "layers 0-2: gradients of the step before; layers 3-9: gradients of this step"; empty of a single pipeline.
-	Ages      string     `json:"ages"`
-	Staleness *Staleness `json:"staleness"` // of the last committed round; null of a single pipeline, or where rounds have the center alone
-	Device    string     `json:"device"`    // what computes, and why
+	Ages string `json:"ages"`
+	// StaleLayers is how many layers are late, as it was chosen when the job was placed last; left out where the job file says it, or there is nothing to choose.
+	StaleLayers *StaleLayers `json:"stale_layers,omitempty"`
+	Staleness   *Staleness   `json:"staleness"` // of the last committed round; null of a single pipeline, or where rounds have the center alone
+	Device      string       `json:"device"`    // what computes, and why
 	// DeviceWhy says why devices.kind: auto took GPUs, or did not; empty where the file names the kind, or the node has no GPU.
 	DeviceWhy string `json:"device_why"`
 	// HostBytes is the most that the job's workers have held of their hosts' memory, PredictedHostBytes what they are expected to; 0 while it
@@ -99,6 +101,17 @@ type JobStatus struct {
 	Ended    *time.Time `json:"ended"` // null until then
 	// Restricted says that the rest is withheld: the job belongs to somebody else.
 	Restricted bool `json:"restricted,omitempty"`
+}
+
+// StaleLayers is how many layers of a job take the gradients of the step before, and what a step is expected to take, in seconds.
+type StaleLayers struct {
+	Layers    int     `json:"layers"` // from the input
+	StepS     float64 `json:"step_s"`
+	NoneS     float64 `json:"none_step_s"` // if no layer were late
+	AllS      float64 `json:"all_step_s"`  // if all were
+	ComputeS  float64 `json:"compute_s"`   // of a step without exchanges
+	ExchangeS float64 `json:"exchange_s"`  // that the busiest link takes to carry the gradients of all layers
+	Why       string  `json:"why"`
 }
 
 // Staleness is how far pipelines are from the center of a committed round.

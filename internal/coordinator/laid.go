@@ -101,7 +101,10 @@ func (p placement) over(s *spec.Spec) *spec.Spec {
 	if laid := p.laid(); laid != nil && len(laid.Layout.Split) == s.Stages() && len(p) == s.Stages() {
 		return s.Over(laid)
 	}
-	return s
+	if late := p.late(); late != nil && s.Admitted().LateOpen() {
+		return s.WithLate(late)
+	}
+	return s.Admitted()
 }
 
 // laidSpecs keeps the specs of placed jobs, so that each placement is decoded once. Its methods may be called concurrently.

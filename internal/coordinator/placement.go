@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/placer"
@@ -24,6 +25,8 @@ type stagePlace struct {
 	GPU    string `json:"gpu,omitempty"`   // the UUID of the GPU that the device is on, which neighbours may share; empty: on none
 	// Laid, of the first stage, is how all are cut and planned for the nodes that they are on; nil: as the job was admitted.
 	Laid *spec.Laid `json:"laid,omitempty"`
+	// Late, of the first stage, is how many layers are late, where that was chosen for these nodes; nil: the job file says it.
+	Late *spec.Late `json:"late,omitempty"`
 }
 
 // equal reports whether both are on the same resources.
@@ -37,9 +40,16 @@ type resources struct {
 	gpus  []string
 }
 
-// choosePlaces says where a job goes, and why. One that comes back keeps its cores and GPUs, of which those that are sick are replaced; after it has
-// waited without them, it gets them again if they are free. nil: nowhere, since the room was given to somebody else.
+// choosePlaces says where a job goes, with what is chosen for the places, and why.
 func (c *Coordinator) choosePlaces(o *observed, d decision, rooms []placer.Node) (placement, string) {
+	at, why := c.findPlaces(o, d, rooms)
+	at, late := c.chooseLate(o, at, rooms)
+	return at, strings.Join(slices.DeleteFunc([]string{why, late}, func(s string) bool { return s == "" }), "; ")
+}
+
+// findPlaces says where a job goes, and why. One that comes back keeps its cores and GPUs, of which those that are sick are replaced; after it has
+// waited without them, it gets them again if they are free. nil: nowhere, since the room was given to somebody else.
+func (c *Coordinator) findPlaces(o *observed, d decision, rooms []placer.Node) (placement, string) {
 	if placed(o.Job) {
 		own := slices.Clone(o.place())
 		if o.hold == nil {

@@ -77,9 +77,8 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		Compute: size.Compute, Boundary: device.Floating(z.job.BoundaryPrecision), Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
 		HandedInputs: spec.HandedInputs, HandedOutputs: spec.HandedOutputs, LandedInputs: spec.LandedInputs, LandedGradients: spec.LandedGradients, Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
 	}
-	a := z.job.Averaging
 	all := spec.Pipelines * max(1, z.job.Groups)
-	method, err := jobfile.Averaging(&a, all)
+	method, err := jobfile.AveragingOpen(z.job, all)
 	if err != nil {
 		return tuner.Memory{}, fmt.Errorf("memory of averaging: %w", err)
 	}

@@ -3,6 +3,7 @@ package jobfile
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/strictyaml"
@@ -14,9 +15,19 @@ import (
 func Averaging(a *job.Averaging, pipelines int) (elastic.Method, error) {
 	return elastic.NewMethod(a.Method, elastic.Config{
 		Pull: elastic.PullRule(a.Pull), Alpha: a.Alpha, Horizon: a.Horizon, MaxDrift: a.MaxDrift, OuterRate: a.OuterRate, OuterMomentum: a.OuterMomentum, Fragments: a.Fragments, Mix: a.Mix,
-		StaleLayers: a.StaleLayers, Prediction: elastic.Prediction(a.Prediction), Compensation: elastic.Compensation(a.Compensation), Lambda: a.Lambda, Precision: elastic.Precision(a.Precision),
+		StaleLayers: int(a.StaleLayers), Prediction: elastic.Prediction(a.Prediction), Compensation: elastic.Compensation(a.Compensation), Lambda: a.Lambda, Precision: elastic.Precision(a.Precision),
 		Warmup: uint64(a.Warmup), Tau: a.Tau, Pipelines: pipelines,
 	})
+}
+
+// AveragingOpen is Averaging for what has to be known before it is chosen how many layers are late, where a job of several groups of pipelines leaves that open: as if some were. So there is memory for
+// the weights that late layers compute with whatever is chosen, and it may change while the job keeps its place.
+func AveragingOpen(j *job.Job, pipelines int) (elastic.Method, error) {
+	a := j.Averaging
+	if j.Groups > 1 && a.StaleLayers == job.Auto && slices.Contains(elastic.Settings()[a.Method], "stale_layers") {
+		a.StaleLayers = 1
+	}
+	return Averaging(&a, pipelines)
 }
 
 // Pipelines is how many pipelines the averaging of a job is checked for: its own, or two where their number is open.
@@ -66,12 +77,10 @@ func Inside(j *job.Job, has func(key string) bool) string {
 
 // Unpredictable says why the method of a job cannot predict the steps of its optimizer; "" where it can, or predicts none.
 func Unpredictable(j *job.Job) string {
-	a := j.Averaging
-	a.StaleLayers = max(1, a.StaleLayers) // where none are late, that is a problem of its own
-	method, err := Averaging(&a, Pipelines(j))
+	method, err := AveragingOpen(j, Pipelines(j))
 	if err != nil || !method.Needs().Predicts || j.Optimizer.Name != "asgd" {
 		return ""
 	}
 	return fmt.Sprintf("optimizer.name is asgd, and averaging.method %s computes with predicted weights, where asgd computes with iterates that are not the parameters; write name: sgd, adam or adamw, "+
-		"or averaging.prediction: none", a.Method)
+		"or averaging.prediction: none", j.Averaging.Method)
 }

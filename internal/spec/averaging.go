@@ -114,6 +114,17 @@ func (x *resolver) checkPrediction() bool {
 	return true
 }
 
+// whyLate says what becomes of late layers whose number is left open.
+func (x *resolver) whyLate() {
+	switch j := &x.Job; {
+	case !lateOpen(j) || j.Pipelines == 1:
+	case j.Groups > 1:
+		x.because("averaging.stale_layers auto: chosen where the job is placed, by the links between its groups, and again each time that it is placed")
+	default:
+		x.because("averaging.stale_layers auto: none, as with allreduce: with one group of pipelines nothing is exchanged over a network")
+	}
+}
+
 // dropUnread drops what only other methods read of settings that programs of the version before do not know, so that those understand a job that has
 // none of them.
 func dropUnread(a *job.Averaging) {

@@ -40,7 +40,7 @@ func (c *Candidates) Space() (tuner.Space, error) {
 		AverageEvery: j.Averaging.Tau, ExchangeNorm: j.Optimizer.ClipNorm > 0,
 		CriticalBatch: j.Train.CriticalBatch / float64(max(1, j.Groups)), // the other groups' pipelines are in the round too
 	}
-	method, err := jobfile.Averaging(&j.Averaging, max(2, int(j.Pipelines)))
+	method, err := jobfile.AveragingOpen(j, max(2, int(j.Pipelines)))
 	if err != nil {
 		return space, fmt.Errorf("averaging: %w", err)
 	}
@@ -165,7 +165,7 @@ const mostTargets = 4
 // Guess is a profile before anything was measured: times by a price model. Its memory is exact.
 func (c *Candidates) Guess(t tuner.Target, price Price) *tuner.Profile {
 	p, every := c.Skeleton(t), 1.0 // rounds until all has been averaged
-	if method, err := jobfile.Averaging(&c.Job.Averaging, max(2, int(c.Job.Pipelines))); err == nil {
+	if method, err := jobfile.AveragingOpen(c.Job, max(2, int(c.Job.Pipelines))); err == nil {
 		every = float64(method.Needs().Every())
 	}
 	p.Samples, p.DispatchLatency = []int{1}, price.Op

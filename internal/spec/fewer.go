@@ -29,6 +29,7 @@ func (s *Spec) Whole() string {
 // is: one for each number, the largest first, down to the fewest that the job allows; or why there is none of that number. Each keeps the spec that the job had at
 // first, and says why in Why.
 func (s *Spec) Fewer(f Facts, stages bool, why string) iter.Seq2[*Spec, error] {
+	s = s.Admitted()
 	return func(yield func(*Spec, error) bool) {
 		before, err := s.Before, error(nil)
 		if before == nil {

@@ -28,12 +28,13 @@ type Survey struct {
 	spec    *Spec
 	space   tuner.Space
 	profile *tuner.Profile
+	split   [][2]int
 }
 
 // Survey says what the layers of a job take on devices of speed 1: what its stages were measured to take by its tuning, or are estimated to, shared out among the layers
 // of each.
 func (s *Spec) Survey() (*Survey, error) {
-	s = s.admitted()
+	s = s.Admitted()
 	if s.Job.Open() || s.UserPlan != nil {
 		return nil, fmt.Errorf("lay job %s over nodes: its counts are open, or its plan is the user's", s.Job.Name)
 	}
@@ -56,6 +57,9 @@ func (s *Spec) Survey() (*Survey, error) {
 		}
 		v.space.Targets = []tuner.Target{target}
 		err = s.calibrate(v.profile, &f)
+	}
+	if err == nil {
+		v.split, err = s.splitBy(&f)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lay job %s over nodes: %w", s.Job.Name, err)
@@ -96,7 +100,7 @@ func (v *Survey) Lay(g Ground, tries int) (*Laid, error) {
 // Over is the spec of a job whose stages lie as a placement has them: what was tuned stays the report's, but what it expects of a batch is what was predicted for
 // the nodes that the job has.
 func (s *Spec) Over(l *Laid) *Spec {
-	s = s.admitted()
+	s = s.Admitted()
 	out := *s
 	out.base, out.Layout = s, &l.Layout
 	if s.Report != nil {
@@ -111,10 +115,10 @@ func (s *Spec) Over(l *Laid) *Spec {
 }
 
 // Laid reports whether it is.
-func (s *Spec) Laid() bool { return s.base != nil }
+func (s *Spec) Laid() bool { return s.base != nil && s.late == nil }
 
-// admitted is the spec as it was before it was laid over nodes.
-func (s *Spec) admitted() *Spec {
+// Admitted is the spec as it was before it was laid over nodes, or late layers were chosen for them.
+func (s *Spec) Admitted() *Spec {
 	if s.base != nil {
 		return s.base
 	}
@@ -138,12 +142,10 @@ func (s *Spec) link(device int, l placer.Link) (out tuner.Link) {
 // calibrate makes the layers of each stage take together what the stage takes, in the shares that they were measured to have, or else have in the profile.
 func (s *Spec) calibrate(p *tuner.Profile, f *Facts) error {
 	costs, measured, ok := s.Price()
-	split, homes := s.Split(), s.Placement()
-	if split == nil {
-		var err error
-		if split, err = f.cut(&s.Job); err != nil {
-			return err
-		}
+	homes := s.Placement()
+	split, err := s.splitBy(f)
+	if err != nil {
+		return err
 	}
 	if !ok || len(costs.Forward) != len(split) || len(homes) != len(split) {
 		return errors.New("what its stages take is not known")
@@ -181,6 +183,14 @@ func (s *Spec) calibrate(p *tuner.Profile, f *Facts) error {
 	}
 	p.Samples = []int{n}
 	return nil
+}
+
+// splitBy is Split, by operations too.
+func (s *Spec) splitBy(f *Facts) ([][2]int, error) {
+	if split := s.Split(); split != nil {
+		return split, nil
+	}
+	return f.cut(&s.Job)
 }
 
 // stageCosts are those of a stage, on a device that is so slow.

@@ -16,7 +16,7 @@ const assumedFLOPs = 2e10
 // Price is what each stage of a resolved job takes on the device that it was measured on, in seconds, and what crosses each boundary, in bytes of a
 // message, without the time of links. Where it was not measured, it is estimated from floating-point operations. ok is false where it cannot be told.
 func (s *Spec) Price() (c schedule.Costs, measured, ok bool) {
-	s = s.admitted()
+	s = s.Admitted()
 	if s.Job.Open() {
 		return c, false, false
 	}
@@ -36,11 +36,14 @@ func (s *Spec) Price() (c schedule.Costs, measured, ok bool) {
 		}
 	}
 	size := footprint.Size(m, &s.Job, samples(&s.Job))
-	costs, fixed := m.Costs(size), Fixed(&s.Job)
+	costs, fixed, flops := m.Costs(size), Fixed(&s.Job), assumedFLOPs*float64(max(1, s.Job.Devices.CPU.Threads))
+	if dictated := job.At(s.Job.Devices.Emulated.FLOPs, 0); s.Job.Devices.Kind == job.KindEmulated && dictated > 0 {
+		flops = dictated
+	}
 	for k, run := range split {
 		seconds := 0.0
 		for _, operations := range costs[run[0]:run[1]] {
-			seconds += operations / (assumedFLOPs * float64(max(1, s.Job.Devices.CPU.Threads)))
+			seconds += operations / flops
 		}
 		forward, backward := seconds/3, 2*seconds/3 // two of three products are of the backward
 		if t := job.At(fixed, k); t.Forward > 0 {

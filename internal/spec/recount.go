@@ -23,7 +23,7 @@ const mostCount = 1024
 // averaging, the memory. The rest stays as it was. Where the counts do not fit, problems say why, and the first one has the nearest that
 // do, if there are any.
 func (s *Spec) Recount(c Counts, f Facts) (*Spec, strictyaml.Problems) {
-	s = s.admitted()
+	s = s.Admitted()
 	if s.Job.Open() {
 		return nil, refusal("stages", "", "its counts are not chosen yet; resume it without --stages, --pipelines and --groups")
 	}

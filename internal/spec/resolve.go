@@ -378,6 +378,7 @@ func (x *resolver) adopt(a *arrangement, recomputeOpen bool) {
 	if recomputeOpen {
 		x.because(x.whyRecompute())
 	}
+	x.whyLate()
 	x.because("schedule " + x.Job.Schedule + ": " + a.why)
 	if x.Job.Devices.Kind == job.KindGPU {
 		x.because(a.whyMemory())

@@ -55,7 +55,8 @@ type Spec struct {
 
 	Report *tuner.Report `json:"-"` // of a tuned job; it lies beside the spec in the replicated state
 
-	base      *Spec                 // that this one is laid over nodes; nil: it is the one that was admitted
+	base      *Spec                 // that this one is laid over nodes, or has late layers for; nil: it is the one that was admitted
+	late      *Late                 // that were chosen; nil: the file says how many, or none were yet
 	placement func() []int          // once
 	memory    func() []tuner.Memory // once
 }
@@ -295,8 +296,12 @@ func (s *Spec) Averaging() string {
 	}
 	said := []string{a.Method}
 	for _, setting := range elastic.Settings()[a.Method] {
-		if s := describeSetting(&a, setting); s != "" {
-			said = append(said, s)
+		text := describeSetting(&a, setting)
+		if setting == "stale_layers" && s.LateOpen() {
+			text = "stale_layers=auto"
+		}
+		if text != "" {
+			said = append(said, text)
 		}
 	}
 	if s.Groups() > 1 && a.Precision != "" && a.Precision != string(elastic.Float32) {
@@ -305,10 +310,10 @@ func (s *Spec) Averaging() string {
 	return strings.Join(append(said, fmt.Sprintf("tau=%d", a.Tau), rate), " ")
 }
 
-// Ages says how old what pipelines apply is, for people; empty of a single pipeline, or where their number or the cut is not known.
+// Ages says how old what pipelines apply is, for people; empty of a single pipeline, or where their number, the cut, or how many layers are late is not known.
 func (s *Spec) Ages() string {
 	split := s.Split()
-	if s.Job.Pipelines < 2 || len(split) == 0 {
+	if s.Job.Pipelines < 2 || len(split) == 0 || s.LateOpen() {
 		return ""
 	}
 	method, err := jobfile.Averaging(&s.Job.Averaging, int(s.Job.Pipelines))
@@ -346,7 +351,7 @@ func describeSetting(a *job.Averaging, setting string) string {
 		return fmt.Sprintf("fragments=%d", cmp.Or(a.Fragments, elastic.DefaultFragments))
 	case "mix":
 		return fmt.Sprintf("mix=%.3g", a.Mix)
-	case "stale_layers":
+	case "stale_layers": // auto: LateOpen
 		return fmt.Sprintf("stale_layers=%d", a.StaleLayers)
 	case "prediction":
 		return "prediction=" + cmp.Or(a.Prediction, string(elastic.PredictLocal))
