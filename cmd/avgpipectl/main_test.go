@@ -423,7 +423,7 @@ func TestWatchSurvivesARestartOfTheDaemon(t *testing.T) {
 
 func TestWatchTellsOfAKilledWorker(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
-	path := jobFile(t, d, "long", 700, "")
+	path := jobFile(t, d, "long", 2500, "")
 	t.Setenv("AVGPIPE_SOCKET", nodetest.Socket(d.Dir))
 	var out, messages bytes.Buffer
 	done := make(chan int)

@@ -219,10 +219,11 @@ func (a *act) remove(ctx context.Context) (func(*observed), error) {
 		return nil, err
 	}
 	a.log.Info("job removed", zap.String("job", a.ID), zap.String("name", a.Name), zap.String("reason", a.decision.reason))
+	done := func(o *observed) { o.remove = "" } // a backup may bring the job back before this is forgotten
 	for _, at := range with {
 		if err := at.Delete(ctx, a.ID); err != nil { // the next start deletes it
-			return nil, fmt.Errorf("job %s is removed, but its directory is not: %w", a.ID, err)
+			return done, fmt.Errorf("job %s is removed, but its directory is not: %w", a.ID, err)
 		}
 	}
-	return nil, nil
+	return done, nil
 }
