@@ -120,7 +120,7 @@ func TestOtherLateLayersTrainTheSameBitsOnEverySplit(t *testing.T) {
 		o := train(t, a, stopAt(1, 2))
 		for i, stages := range splits {
 			a = recut(t, a, o, stages, 2)
-			a.Spec.Job.Averaging.StaleLayers = []int{0, 99, 1}[i]
+			a.Spec.Job.Averaging.StaleLayers = []job.Count{0, 99, 1}[i]
 			drive := stopAt(a.Generation, a.Restore.Round+2)
 			if i == 2 {
 				drive = nil
