@@ -16,7 +16,6 @@ const (
 	abortGrace = 5 * time.Second        // for a worker to end after it was told to
 	lead       = time.Second            // a commit is begun about this long before its round
 	margin     = 300 * time.Millisecond // what is known of a worker's round may be this old
-	doublings  = 7                      // of the margin, at most, while commits come too late
 	loadFactor = 4                      // response timeouts without progress in loading before the worker is killed
 	leastPolls = 3                      // that fail one after the other before a worker is taken to be dead
 )

@@ -221,7 +221,6 @@ func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 		j.spec.Job.Train.MaxTime = duration(t, a)
 	case "committed":
 		j.Committed, j.Pending = []*cluster.Manifest{{Round: number(t, a)}}, 0
-		clear(j.refused)
 	case "begun":
 		j.Pending = number(t, a)
 		j.forget(j.Pending)
