@@ -51,6 +51,9 @@ func (c *checker) check(env Environment) {
 	}
 }
 
+// together are settings that others rule out by their defaults, with what they need beside them.
+var together = map[string]string{"compensation": " with prediction: prev_sync", "lambda": " with compensation: diag and prediction: prev_sync"}
+
 // checkAveraging checks the method, and that it reads what is said of it.
 func (c *checker) checkAveraging(methods map[string][]string) {
 	a := &c.Averaging
@@ -65,8 +68,8 @@ func (c *checker) checkAveraging(methods map[string][]string) {
 	for _, setting := range slices.Sorted(maps.Keys(readers)) {
 		if key := "averaging." + setting; known && !slices.Contains(own, setting) && c.Has(key) {
 			of := readers[setting]
-			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s%s", key, strings.Join(of, " and "), a.Method,
-				of[0], Without(methods[a.Method], methods[of[0]], c.Has))
+			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s%s%s", key, strings.Join(of, " and "), a.Method,
+				of[0], together[setting], Without(methods[a.Method], methods[of[0]], c.Has))
 		}
 	}
 	if slices.Contains(own, "lambda") && a.Lambda != 0 && a.Compensation == "none" {
