@@ -3,7 +3,7 @@ package elastic
 import "math"
 
 // Step is what a step of training takes and sends, in seconds: of a pipeline whose last backward runs from the last layer of the model to the first, and whose next forward runs the
-// other way. It is what StaleLayers and Tau choose by.
+// other way. It is what StaleLayers chooses by.
 type Step struct {
 	Layers  []LayerStep
 	Links   []LinkStep
@@ -33,7 +33,7 @@ func Sends(p Precision, elements, pipelines, groups int) float64 {
 	return vector * float64(groups-1) / float64(groups)
 }
 
-// Tie is how much longer a step may take, as a part, with fewer late layers or batches in a round: measurements of links scatter by more.
+// Tie is how much longer a step may take, as a part, with fewer late layers: measurements of links scatter by more.
 const Tie = 0.01
 
 // StaleLayers chooses how many layers of the model, from the input, take gradients late, of a step that takes so long:
@@ -109,26 +109,4 @@ func (s *Step) Stall(late int) (stall float64) {
 		now += one.Forward
 	}
 	return stall
-}
-
-// MostTau is the most batches in a round that Tau chooses.
-const MostTau = 64
-
-// hidden is how much longer a round may take, as a part, for an exchange that everybody waits for.
-const hidden = 0.05
-
-// Tau chooses how many batches a round has, of a method with such a timing that averages updates: the fewest in which computing hides the exchange or, where everybody waits for that, in which the wait is at most a twentieth
-// of a round; at most MostTau. seconds is how long a batch then takes.
-func Tau(s Step, t Timing) (tau int, seconds float64) {
-	exchange := s.Exchange()
-	for tau = 1; ; tau++ {
-		round := float64(tau) * s.Compute
-		wait := max(0, exchange-round)
-		if t == After {
-			wait = exchange
-		}
-		if enough := wait == 0 || t == After && wait <= hidden*(round+wait); enough || tau == MostTau {
-			return tau, (round + wait) / float64(tau)
-		}
-	}
 }

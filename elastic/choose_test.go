@@ -164,29 +164,6 @@ func simulateSteps(s *Step, late int) float64 {
 	return (now - from) / (steps - warm)
 }
 
-// TestTau: the least that hides the exchange, or that waits for a twentieth of a round at most.
-func TestTau(t *testing.T) {
-	for _, c := range []struct {
-		exchange      float64 // of each of 4 layers that take 24 together
-		before, after int
-	}{
-		{0, 1, 1},
-		{6, 1, 19},        // 24: as long as a batch, and 19/20 of 20 batches
-		{6.25, 2, 20},     // 25
-		{0.25, 1, 1},      // 1 of 25: 4%
-		{0.5, 1, 2},       // 2 of 26: 7.7%; of 50: 4%
-		{1000, 64, 64},    // 4,000 of 1,536
-		{96, 16, MostTau}, // 384
-	} {
-		s := even(4, c.exchange)
-		before, _ := Tau(s, Before)
-		after, _ := Tau(s, After)
-		if before != c.before || after != c.after {
-			t.Errorf("exchanges of %v: tau %d where nobody waits, %d where all do; want %d and %d", c.exchange, before, after, c.before, c.after)
-		}
-	}
-}
-
 // TestSends: 2 (G-1)/G vectors of a pipeline a group, in the precision of messages and of sums.
 func TestSends(t *testing.T) {
 	for _, c := range []struct {
