@@ -114,6 +114,13 @@ func (x *resolver) checkPrediction() bool {
 	return true
 }
 
+// warnOfCriticalBatch warns where no tuning chooses the number of pipelines.
+func (x *resolver) warnOfCriticalBatch() {
+	if b := x.Job.Train.CriticalBatch; b > 0 {
+		x.warn("train.critical_batch is %g and nothing weighs it: pipelines is given or decided by the rules; a tuning weighs it, with pipelines: auto", b)
+	}
+}
+
 // whyLate says what becomes of late layers whose number is left open.
 func (x *resolver) whyLate() {
 	switch j := &x.Job; {

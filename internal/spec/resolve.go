@@ -345,6 +345,7 @@ func (x *resolver) decide() {
 		return
 	}
 	x.because(why)
+	x.warnOfCriticalBatch()
 	if g := x.Job.Groups; g > 1 {
 		x.because(fmt.Sprintf("groups %d: %s each, on nodes of their own, with a copy of the center", g, words.Count(x.Job.Shared(), "pipeline")))
 	}

@@ -198,6 +198,19 @@ func TestAdaptersLargerThanTheirLayersAreWarnedOf(t *testing.T) {
 	}
 }
 
+// TestACriticalBatchThatNothingWeighsIsWarnedOf.
+func TestACriticalBatchThatNothingWeighsIsWarnedOf(t *testing.T) {
+	for critical, want := range map[string]bool{"0": false, "64": true} {
+		found, err := resolve(t, refJob, 0, "pipelines=2", "train.critical_batch="+critical)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warned := strings.Contains(fmt.Sprint(found.Warnings), "train.critical_batch is 64 and nothing weighs it"); warned != want {
+			t.Errorf("%s: %v", critical, found.Warnings)
+		}
+	}
+}
+
 // TestABudgetThatRoundsMultiplyIsWarnedOf.
 func TestABudgetThatRoundsMultiplyIsWarnedOf(t *testing.T) {
 	for pipelines, want := range map[string]bool{"pipelines=2": false, "pipelines=32": true} {
