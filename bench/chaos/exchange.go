@@ -22,7 +22,7 @@ const exchangeResponse = 10 * time.Second
 // exchangeRound is where a job is disturbed, whose groups exchange something all the time.
 const exchangeRound = 100
 
-// slowed is the rate of a link that is slowed, in bits a second: a tenth of what these jobs send.
+// slowed is the rate of a link that is slowed, in bits a second.
 const slowed = 1e6
 
 // stops are what happens to one of two groups in the middle of an exchange.
@@ -33,7 +33,7 @@ var stops = []fault{
 	{name: "stop-host-2s", does: "SIGSTOP the host of a group, with its daemon, for 2 s", lasts: 2 * time.Second, apply: ofGroup(freezeAll)},
 	{name: "stop-host-20s", does: "the same for 20 s", lasts: 20 * time.Second, apply: ofGroup(freezeAll)},
 	{name: "stop-host-60s", does: "the same for 60 s", lasts: time.Minute, apply: ofGroup(freezeAll)},
-	{name: "slow-20s", does: "the host of a group sends and receives a tenth of what the job does, for 20 s", lasts: 20 * time.Second, apply: ofGroup(slowTenfold)},
+	{name: "slow-20s", does: "the host of a group sends and receives 1 Mbit/s for 20 s", lasts: 20 * time.Second, apply: ofGroup(slowLink)},
 	{name: "cut-60s", does: "the host of a group is cut off for 60 s", lasts: time.Minute, apply: ofGroup(cutOff)},
 }
 
@@ -41,7 +41,7 @@ func stopWorkers(_ context.Context, h *host) (func() error, error) {
 	return freeze(h.processes(asWorker)...)
 }
 
-func slowTenfold(ctx context.Context, h *host) (func() error, error) {
+func slowLink(ctx context.Context, h *host) (func() error, error) {
 	return func() error { return h.network.Limit(context.WithoutCancel(ctx), h.name, 0) }, h.network.Limit(ctx, h.name, slowed)
 }
 
