@@ -30,6 +30,7 @@ type contacts struct {
 type contact struct {
 	term   uint64
 	commit uint64    // the last entry that the leader knew to be committed
+	last   uint64    // the last entry of a node that answered
 	at     time.Time // when it was sent by this node, or came
 }
 
@@ -37,11 +38,11 @@ func newContacts() *contacts {
 	return &contacts{answered: map[raft.ServerID]contact{}, changed: make(chan struct{})}
 }
 
-// answer notes that a node has taken a message which this node began to send at some time.
-func (c *contacts) answer(id raft.ServerID, term uint64, at time.Time) {
+// answer notes that a node has taken a message which this node began to send at some time, and has entries up to the last one.
+func (c *contacts) answer(id raft.ServerID, term uint64, at time.Time, last uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answered[id] = contact{term: term, at: at}
+	c.answered[id] = contact{term: term, at: at, last: last}
 	if term == c.led {
 		c.taken[id] = c.answered[id]
 	}
@@ -59,6 +60,20 @@ func (c *contacts) followed(ids []raft.ServerID, term uint64, since time.Time) (
 		}
 	}
 	return count, c.changed
+}
+
+// lacking are those of some nodes which have not said that they have an entry of a term. Those that took no message of it which was sent since then do not count, but for
+// the one that is named. changed is closed when that may be fewer.
+func (c *contacts) lacking(ids []raft.ServerID, named raft.ServerID, term uint64, since time.Time, entry uint64) (lack []raft.ServerID, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		last := c.answered[id]
+		if has := last.term == term && last.last >= entry; !has && (id == named || last.term == term && !last.at.Before(since)) {
+			lack = append(lack, id)
+		}
+	}
+	return lack, c.changed
 }
 
 // lead notes that this node leads in a term and has everything that was committed before.
@@ -102,7 +117,7 @@ func (c *contacts) hear(q *raft.AppendEntriesRequest) {
 	if q.Term != c.knows || c.waits { // it leads no more, or does not know yet; or an earlier message is still to be caught up with
 		return
 	}
-	c.said, c.waits = contact{q.Term, q.LeaderCommitIndex, time.Now()}, true
+	c.said, c.waits = contact{term: q.Term, commit: q.LeaderCommitIndex, at: time.Now()}, true
 }
 
 // knows reports whether a message shows that the leader knows what was committed in the terms before its own: it does from the moment on that an entry of

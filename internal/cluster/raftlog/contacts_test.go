@@ -68,7 +68,7 @@ func TestOnlyAnswersFromAfterwardsSayThatANodeLeads(t *testing.T) {
 			at   time.Time
 			want int
 		}{{"b", 3, asked, 0}, {"c", 2, since, 0}, {"d", 3, since, 0}, {"b", 3, since, 1}, {"c", 3, since.Add(1), 2}} {
-			c.answer(step.from, step.term, step.at)
+			c.answer(step.from, step.term, step.at, 0)
 			if got, _ := c.followed(voters, 3, since); got != step.want {
 				t.Errorf("after an answer of %s of term %d: %d of the voters follow, want %d", step.from, step.term, got, step.want)
 			}
@@ -87,17 +87,17 @@ func TestANodeThatLedIsNotOlderThanThat(t *testing.T) {
 				t.Errorf("%s: %v, want %v", what, got, at)
 			}
 		}
-		c.answer("b", 3, begun)
-		c.answer("c", 3, begun)
+		c.answer("b", 3, begun, 0)
+		c.answer("c", 3, begun, 0)
 		want("it does not know yet what was committed before", time.Time{})
 		c.lead(3)
 		want("two of four follow", begun)
 		time.Sleep(time.Minute)
-		c.answer("b", 3, time.Now())
+		c.answer("b", 3, time.Now(), 0)
 		want("one is no majority with this node", begun)
-		c.answer("e", 3, begun.Add(time.Second))
+		c.answer("e", 3, begun.Add(time.Second), 0)
 		want("two are", begun.Add(time.Second))
-		c.answer("b", 4, time.Now())
+		c.answer("b", 4, time.Now(), 0)
 		want("it leads again, and does not know yet what was committed in between", begun.Add(time.Second))
 		c.lead(5)
 		want("a later term, which nobody has answered in", time.Time{})

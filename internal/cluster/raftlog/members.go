@@ -105,14 +105,57 @@ func (l *Log) StateAge() (age time.Duration, ok bool) {
 // Term is Raft's current term.
 func (l *Log) Term() uint64 { return l.raft.CurrentTerm() }
 
-// AddNode has a node follow, or changes its address; with voter it votes as well. It is for the node that leads.
+// AddNode has a node follow, or changes its address; with voter it votes as well. It is for the node that leads. A new voter is added once every voter that answers
+// knows of it: of those that do not, none gives its vote to one of which it does not know that it votes, and if this node were lost then, nobody could lead.
 func (l *Log) AddNode(ctx context.Context, name, address string, voter bool) error {
-	return l.wait(ctx, fmt.Sprintf("add node %s at %s", name, address), func() error {
-		if voter {
-			return l.raft.AddVoter(raft.ServerID(name), raft.ServerAddress(address), 0, applyTimeout).Error()
+	what := fmt.Sprintf("add node %s at %s", name, address)
+	if !voter {
+		return l.wait(ctx, what, func() error {
+			return l.raft.AddNonvoter(raft.ServerID(name), raft.ServerAddress(address), 0, applyTimeout).Error()
+		})
+	}
+	term, entry := l.Term(), make(chan uint64, 1)
+	err := l.wait(ctx, what, func() error {
+		future := l.raft.AddVoter(raft.ServerID(name), raft.ServerAddress(address), 0, applyTimeout)
+		if err := future.Error(); err != nil {
+			return err
 		}
-		return l.raft.AddNonvoter(raft.ServerID(name), raft.ServerAddress(address), 0, applyTimeout).Error()
+		entry <- future.Index()
+		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return l.known(ctx, what, raft.ServerID(name), term, <-entry)
+}
+
+// known waits until the other voters have an entry of this node's, which leads in a term. It waits for none that has not answered lately, but for the one that is named.
+func (l *Log) known(ctx context.Context, what string, named raft.ServerID, term, entry uint64) error {
+	t, ok := l.config.Transport.(*Transport)
+	if !ok { // inside one process nobody asks who has what
+		return nil
+	}
+	again := time.NewTicker(l.config.HeartbeatTimeout) // one that is silent stops to count, and nothing tells of it
+	defer again.Stop()
+	for l.Term() == term && l.IsLeader() {
+		others, _, err := l.voters()
+		if err != nil {
+			return err
+		}
+		lack, changed := t.contacts.lacking(others, named, term, time.Now().Add(-maxSilence), entry)
+		if len(lack) == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-again.C:
+		case <-l.closing:
+			return fmt.Errorf("raft: %s: voters %v do not know of it yet: %w", what, lack, ErrClosed)
+		case <-ctx.Done():
+			return fmt.Errorf("raft: %s: it is added, and voters %v do not know of it yet: %w", what, lack, ctx.Err())
+		}
+	}
+	return fmt.Errorf("raft: %s: it is added, and whether all voters know of it is not known: %w", what, ErrLost)
 }
 
 // ErrOnlyVoter is wrapped where the only node that votes is to go.

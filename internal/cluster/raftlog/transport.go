@@ -71,7 +71,7 @@ func (t *Transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, q
 	begun := time.Now()
 	err := t.NetworkTransport.AppendEntries(id, target, q, r)
 	if err == nil && r.Success {
-		t.contacts.answer(id, q.Term, begun)
+		t.contacts.answer(id, q.Term, begun, r.LastLog)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,12 +23,17 @@ func overTCP(t *testing.T, name string, joins bool) *Log {
 // openTCP opens a log whose node is reached over TCP, at a port of its own.
 func openTCP(t *testing.T, config Config) *Log {
 	t.Helper()
+	return openDialing(t, config, func(ctx context.Context, address string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	})
+}
+
+// openDialing opens such a log that dials in a way of its own.
+func openDialing(t *testing.T, config Config, dial func(ctx context.Context, address string) (net.Conn, error)) *Log {
+	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
-	}
-	dial := func(ctx context.Context, address string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	}
 	config.HeartbeatTimeout = 300 * time.Millisecond
 	config.Transport = NewTransport(listener, listener.Addr().String(), dial, zap.NewNop())
@@ -79,19 +85,99 @@ func TestNodesJoinVoteAndTakeOver(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var next *Log
-	select {
-	case <-logs["b"].Leadership():
-		next = logs["b"]
-	case <-logs["c"].Leadership():
-		next = logs["c"]
-	case <-t.Context().Done():
-		t.Fatal("nobody leads")
-	}
+	next := leads(t, logs["b"], logs["c"])
 	if err := next.Leading(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := next.Apply(t.Context(), &cluster.SubmitJob{Name: "second"}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// leads waits until one of two leads, and returns it.
+func leads(t *testing.T, one, other *Log) *Log {
+	t.Helper()
+	select {
+	case <-one.Leadership():
+		return one
+	case <-other.Leadership():
+		return other
+	case <-time.After(time.Minute):
+		t.Fatalf("nobody leads: %v, %v", one.raft.Stats(), other.raft.Stats())
+		return nil
+	}
+}
+
+// gate holds what goes through it while it is shut.
+type gate struct {
+	mu   sync.Mutex
+	open chan struct{} // nil: it is open
+}
+
+// shut shuts it and returns what opens it.
+func (g *gate) shut() (open func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ch := make(chan struct{})
+	g.open = ch
+	return func() { close(ch) }
+}
+
+// pass waits until the gate is open.
+func (g *gate) pass() {
+	g.mu.Lock()
+	open := g.open
+	g.mu.Unlock()
+	if open != nil {
+		<-open
+	}
+}
+
+// gated is a connection whose messages go through a gate.
+type gated struct {
+	net.Conn
+	gate *gate
+}
+
+func (g *gated) Write(p []byte) (int, error) {
+	g.gate.pass()
+	return g.Conn.Write(p)
+}
+
+// TestANewVoterIsAddedOnceAllVotersKnow: a majority had the entry with the leader and one other, which suffices to commit it. When the leader was lost then, the third never gave its vote
+// to the second, of which it did not know that it votes, and nobody ever led.
+func TestANewVoterIsAddedOnceAllVotersKnow(t *testing.T) {
+	t.Parallel()
+	for _, late := range []string{"b", "c"} {
+		t.Run(late, func(t *testing.T) {
+			t.Parallel()
+			logs := map[string]*Log{"b": overTCP(t, "b", true), "c": overTCP(t, "c", true)}
+			var slow gate
+			dial := func(ctx context.Context, to string) (net.Conn, error) {
+				conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
+				if err != nil || to != address(logs[late]) {
+					return conn, err
+				}
+				return &gated{conn, &slow}, nil
+			}
+			a := openDialing(t, Config{Dir: filepath.Join(t.TempDir(), "a"), NodeID: "a"}, dial)
+			if err := a.WaitReady(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, voter := range []bool{false, true} {
+				for _, name := range []string{"b", "c"} {
+					if voter && name == "c" {
+						time.AfterFunc(100*time.Millisecond, slow.shut()) // less than a node waits before it finds the leader gone
+					}
+					if err := a.AddNode(t.Context(), name, address(logs[name]), voter); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if err := a.Close(); err != nil {
+				t.Fatal(err)
+			}
+			leads(t, logs["b"], logs["c"])
+		})
 	}
 }
