@@ -22,9 +22,11 @@ type measured struct {
 
 func load(o options) (m measured, err error) {
 	m.options = o
-	if m.quality, err = records[quality](o.results, qualityFile); err != nil {
+	all, err := records[quality](o.results, qualityFile)
+	if err != nil {
 		return m, err
 	}
+	m.quality = longest(all)
 	if m.speed, err = records[speed](o.results, speedFile); err != nil {
 		return m, err
 	}
@@ -46,16 +48,13 @@ type outcome struct {
 	bytes      int64   // of the device that holds most; 0 where it is not known
 }
 
-// outcomes are those of a method on a setting, one for each number of micro-batches that was trained.
-func (m measured) outcomes(w workload, s setting, of method) (all []outcome, err error) {
+// outcomes are those of a method on a setting, one for each number of micro-batches and of pipelines that was trained to the target.
+func (m measured) outcomes(w workload, target float64, s setting, of method) (all []outcome, err error) {
 	if of.chunks*s.devices > w.layers && of.schedule != "" {
 		return nil, nil
 	}
-	for _, micros := range m.microsOf(of) {
-		if of.schedule == "" && micros%s.devices != 0 {
-			continue
-		}
-		c, err := m.counts(of, s, micros).settle()
+	for _, given := range m.counts(of, s) {
+		c, err := given.settle()
 		if err != nil {
 			return nil, err
 		}
@@ -64,10 +63,10 @@ func (m measured) outcomes(w workload, s setting, of method) (all []outcome, err
 			return nil, err
 		}
 		var found bool
-		if o.samples, o.rate, found = need(m.quality, w.name, of.side, s.devices, c.pipelines, micros, w.target); !found {
+		if o.samples, o.rate, found = need(m.quality, w.name, of.side, s.devices, c.pipelines, c.micros, target); !found {
 			continue
 		}
-		o.throughput = float64(c.pipelines*micros) / o.period
+		o.throughput = float64(c.pipelines*c.micros) / o.period
 		o.time = o.samples / float64(w.micro) / o.throughput
 		o.bytes = m.bytesOf(w, c)
 		all = append(all, o)
@@ -75,13 +74,23 @@ func (m measured) outcomes(w workload, s setting, of method) (all []outcome, err
 	return all, nil
 }
 
-// counts is a configuration with the number of pipelines that is given to it.
-func (o options) counts(of method, s setting, micros int) configuration {
-	c := configuration{of, s, 1, micros}
-	if of.side == averagedPipeDream {
-		c.pipelines = o.given
+// counts are the configurations that a method chooses from: its numbers of micro-batches, and of pipelines where they are given to it.
+func (o options) counts(of method, s setting) (all []configuration) {
+	pipelines := []int{1}
+	switch of.side {
+	case averaged:
+		pipelines = []int{0} // tuning chooses
+	case averagedPipeDream:
+		pipelines = o.given
 	}
-	return c
+	for _, n := range pipelines {
+		for _, micros := range o.microsOf(of) {
+			if c := (configuration{of, s, n, micros}); !c.onOne() || micros%s.devices == 0 {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
 }
 
 // periodOf is what a batch takes by the simulator, of methods that step inside of it without a drain at its end.
@@ -95,9 +104,9 @@ func (m measured) periodOf(w workload, c configuration) (float64, error) {
 	return c.period(c.schedule, c.chunks, c.pipelines, c.micros)
 }
 
-// best is the outcome of a method that reaches the target first, of all numbers of micro-batches and learning rates.
-func (m measured) best(w workload, s setting, of method) (best outcome, found bool, err error) {
-	all, err := m.outcomes(w, s, of)
+// best is the outcome of a method that reaches the target first, of all numbers of micro-batches and of pipelines and learning rates.
+func (m measured) best(w workload, target float64, s setting, of method) (best outcome, found bool, err error) {
+	all, err := m.outcomes(w, target, s, of)
 	for _, o := range all {
 		if !math.IsInf(o.time, 1) && !math.IsNaN(o.time) && (!found || o.time < best.time) {
 			best, found = o, true
@@ -106,9 +115,10 @@ func (m measured) best(w workload, s setting, of method) (best outcome, found bo
 	return best, found, err
 }
 
-// compared is one model on one setting: every method at its best.
+// compared is one model to one target on one setting: every method at its best.
 type compared struct {
 	workload
+	target float64
 	setting
 	all []outcome
 }
@@ -132,53 +142,34 @@ func (c compared) peer(published bool) (best outcome, found bool) {
 	return best, found
 }
 
-// compare puts all methods side by side.
+// compare puts all methods side by side, at every target of every model.
 func (m measured) compare() (all []compared, err error) {
 	for _, w := range m.models {
-		for _, s := range m.settings() {
-			c := compared{workload: w, setting: s}
-			for _, of := range methods {
-				o, found, err := m.best(w, s, of)
+		for _, target := range w.targets {
+			for _, s := range m.settings() {
+				c, err := m.compareOn(w, target, s)
 				if err != nil {
 					return nil, err
 				}
-				if found {
-					c.all = append(c.all, o)
-				}
+				all = append(all, c)
 			}
-			all = append(all, c)
 		}
 	}
 	return all, nil
 }
 
-// parts are what a gain in time is the product of.
-type parts struct {
-	bubble  float64 // speed on links that take no time
-	overlap float64 // what is left of the speed: communication that is hidden
-	samples float64 // to the target
-}
-
-// gain splits the gain of an outcome over another one. free are their throughputs on links that take no time.
-func gain(o, over outcome, free, overFree float64) parts {
-	return parts{
-		bubble: free / overFree, overlap: o.throughput / over.throughput / (free / overFree), samples: over.samples / o.samples,
+func (m measured) compareOn(w workload, target float64, s setting) (compared, error) {
+	c := compared{workload: w, target: target, setting: s}
+	for _, of := range methods {
+		o, found, err := m.best(w, target, s, of)
+		if err != nil {
+			return c, err
+		}
+		if found {
+			c.all = append(c.all, o)
+		}
 	}
-}
-
-// free is the throughput of an outcome's configuration on links that take no time.
-func (o outcome) free() (float64, error) {
-	s := setting{devices: o.devices}
-	if o.onOne() {
-		period, err := s.replicated(exchange{layers: 1}, o.micros)
-		return float64(o.micros) / period, err
-	}
-	if o.runsOn() {
-		period, err := s.undrained(o.schedule, o.micros)
-		return float64(o.micros) / period, err
-	}
-	period, err := s.period(o.schedule, o.chunks, o.pipelines, o.micros)
-	return float64(o.pipelines*o.micros) / period, err
+	return c, nil
 }
 
 // combine prints and compares what was measured.
@@ -194,65 +185,20 @@ func combine(_ context.Context, o options) (figures []report.Figure, err error) 
 	if err := table(all); err != nil {
 		return nil, err
 	}
-	for _, published := range []bool{true, false} {
-		found, err := gains(all, published)
-		if err != nil {
-			return nil, err
-		}
-		figures = append(figures, found...)
+	if figures, err = allGains(all); err != nil {
+		return nil, err
 	}
 	return figures, draw(o, m)
-}
-
-// gains are the figures of avgpipe over the best peer, each by itself and their geometric mean.
-func gains(all []compared, published bool) (figures []report.Figure, err error) {
-	name, bar, aim := "best of all peers", 1.3, 1.5
-	if published {
-		name, bar, aim = "best of the published peers", 1.7, 2.0
-	}
-	product, count := 0.0, 0
-	for _, c := range all {
-		own, found := c.of(averaged)
-		peer, there := c.peer(published)
-		if !found || !there {
-			continue
-		}
-		free, err := own.free()
-		if err != nil {
-			return nil, err
-		}
-		peerFree, err := peer.free()
-		if err != nil {
-			return nil, err
-		}
-		p := gain(own, peer, free, peerFree)
-		product, count = product+math.Log(peer.time/own.time), count+1
-		figures = append(figures, report.Figure{
-			Metric: fmt.Sprintf("time to the target, %s over avgpipe[%s,%v]", name, c.name, c.setting), Value: peer.time / own.time, Unit: "x", Bar: bar, Aim: aim,
-			Conditions: map[string]any{
-				"peer": peer.name, "peer_micro_batches": peer.micros, "peer_lr": peer.rate, "peer_samples": peer.samples, "peer_bytes": peer.bytes,
-				"pipelines": own.pipelines, "micro_batches": own.micros, "schedule": own.schedule, "lr": own.rate, "samples": own.samples, "bytes": own.bytes,
-				"target": c.target, "gain_bubble": p.bubble, "gain_overlap": p.overlap, "gain_samples": p.samples,
-			},
-		})
-	}
-	if count > 0 {
-		figures = append(figures, report.Figure{
-			Metric: "time to the target, " + name + " over avgpipe, mean", Value: math.Exp(product / float64(count)), Unit: "x", Bar: bar, Aim: aim,
-			Conditions: map[string]any{"of": count, "mean": "geometric"},
-		})
-	}
-	return figures, nil
 }
 
 // table prints every method of every comparison.
 func table(all []compared) error {
 	t := tabwriter.NewWriter(os.Stderr, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "model\tsetting\tmethod\tschedule\tN\tM\tlr\tsamples\tmicro-batches in F\ttime in F\tMB of a device\t") //nolint:errcheck // Flush returns it
+	fmt.Fprintln(t, "model\ttarget\tsetting\tmethod\tschedule\tN\tM\tlr\tsamples\tmicro-batches in F\ttime in F\tMB of a device\t") //nolint:errcheck // Flush returns it
 	for _, c := range all {
 		for _, o := range c.all {
-			fmt.Fprintf(t, "%s\t%v\t%s\t%s\t%d\t%d\t%g\t%.0f\t%.3f\t%.0f\t%.2f\t\n", //nolint:errcheck // Flush returns it
-				c.name, c.setting, o.name, o.schedule, o.pipelines, o.micros, o.rate, o.samples, o.throughput, o.time, float64(o.bytes)/1e6)
+			fmt.Fprintf(t, "%s\t%g\t%v\t%s\t%s\t%d\t%d\t%g\t%.0f\t%.3f\t%.0f\t%.2f\t\n", //nolint:errcheck // Flush returns it
+				c.name, c.target, c.setting, o.name, o.schedule, o.pipelines, o.micros, o.rate, o.samples, o.throughput, o.time, float64(o.bytes)/1e6)
 		}
 	}
 	return t.Flush()

@@ -29,6 +29,27 @@ func (q quality) key() string {
 // batch is the samples of a step of all pipelines.
 func (q quality) batch() int { return q.Pipelines * q.Micros * q.Micro }
 
+// goneTo reports whether the run has nothing more to tell of a workload: it has reached the last target, or used up its budget.
+func (q quality) goneTo(w workload) bool {
+	_, reached := q.samplesTo(w.last())
+	return reached || len(q.Samples) > 0 && q.Samples[len(q.Samples)-1]+q.batch() > w.budget
+}
+
+// longest are the runs without those that another one of the same key goes on from: it has their curve, and more.
+func longest(all []quality) (left []quality) {
+	at := map[string]int{}
+	for _, q := range all {
+		i, there := at[q.key()]
+		switch {
+		case !there:
+			at[q.key()], left = len(left), append(left, q)
+		case len(q.Samples) > len(left[i].Samples):
+			left[i] = q
+		}
+	}
+	return left
+}
+
 // roundBatches is how many batches a pipeline runs on across, one that steps inside of them and has nobody to average with: from one evaluation to the next.
 func (q quality) roundBatches(w workload) int {
 	if q.Side == pipeDream || q.Side == pipeDream2BW {

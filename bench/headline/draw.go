@@ -49,12 +49,14 @@ func draw(o options, m measured) error {
 		err = errors.Join(err, write(o.figures, r.file, &c))
 	}
 	for _, w := range o.models {
-		c, drawn, failed := m.overLinks(w)
-		if failed != nil {
-			return errors.Join(err, failed)
-		}
-		if drawn {
-			err = errors.Join(err, write(o.figures, "target-"+w.name, &c))
+		for _, target := range w.targets {
+			c, drawn, failed := m.overLinks(w, target)
+			if failed != nil {
+				return errors.Join(err, failed)
+			}
+			if drawn {
+				err = errors.Join(err, write(o.figures, fmt.Sprintf("target-%s-%g", w.name, target), &c))
+			}
 		}
 	}
 	return err
@@ -106,10 +108,10 @@ func (s setting) share(micros int) (most float64, err error) {
 	return most, nil
 }
 
-// overLinks draws the time to a model's target of every method, over the speed of the links; false where nothing was trained.
-func (m measured) overLinks(w workload) (c chart.Chart, drawn bool, err error) {
+// overLinks draws the time to a target of a model of every method, over the speed of the links; false where none reached it.
+func (m measured) overLinks(w workload, target float64) (c chart.Chart, drawn bool, err error) {
 	devices := m.devices[0]
-	c = chart.Chart{X: fmt.Sprintf("%s (%s, K = %d)", linkAxis, w.name, devices), Y: "time to the target, in forwards"}
+	c = chart.Chart{X: fmt.Sprintf("%s (%s, K = %d)", linkAxis, w.name, devices), Y: fmt.Sprintf("time to %g nats, in forwards", target)}
 	for _, name := range []string{"gpipe", "1f1b", pipeDream, pipeDream2BW, "zb-h2", averaged, averagedPipeDream} {
 		of, err := methodOf(name)
 		if err != nil {
@@ -117,7 +119,7 @@ func (m measured) overLinks(w workload) (c chart.Chart, drawn bool, err error) {
 		}
 		line := chart.Line{Name: name}
 		for _, link := range drawnLinks {
-			o, found, err := m.best(w, setting{devices, link}, of)
+			o, found, err := m.best(w, target, setting{devices, link}, of)
 			if err != nil {
 				return c, false, err
 			}

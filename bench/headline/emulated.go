@@ -28,6 +28,14 @@ func (c configuration) String() string {
 	return fmt.Sprintf("%s,%v,N=%s,M=%d", c.name, c.setting, n, c.micros)
 }
 
+// given is the number of pipelines that a user says; 0 where tuning chooses.
+func (c configuration) given() int {
+	if c.side == averaged {
+		return 0
+	}
+	return c.pipelines
+}
+
 // onOne reports whether each device has the whole model.
 func (c configuration) onOne() bool { return c.schedule == "" }
 

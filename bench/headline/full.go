@@ -11,11 +11,12 @@ import (
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
 )
 
-// full is a record: one run in real time to the target.
+// full is a record: one run in real time to the last target.
 type full struct {
 	Model     string  `json:"model"`
 	Method    string  `json:"method"`
 	Schedule  string  `json:"schedule"`
+	Given     int     `json:"given_pipelines"` // 0: tuning chose them
 	Devices   int     `json:"devices"`
 	Link      float64 `json:"link"`
 	Pipelines int     `json:"pipelines"`
@@ -35,10 +36,10 @@ type full struct {
 }
 
 func (f full) key() string {
-	return fmt.Sprintf("%s %s K=%d c=%g M=%d lr=%g seed=%d", f.Model, f.Method, f.Devices, f.Link, f.Micros, f.Rate, f.Seed)
+	return fmt.Sprintf("%s %s to %g K=%d c=%g N=%d M=%d lr=%g seed=%d", f.Model, f.Method, f.Target, f.Devices, f.Link, f.Given, f.Micros, f.Rate, f.Seed)
 }
 
-// runFull runs the best configuration of each method that is named in real time to the target.
+// runFull runs the best configuration of each method that is named in real time to the last target of each model.
 func runFull(ctx context.Context, d *rig.Daemon, o options) (figures []report.Figure, err error) {
 	m, err := load(o)
 	if err != nil {
@@ -49,11 +50,14 @@ func runFull(ctx context.Context, d *rig.Daemon, o options) (figures []report.Fi
 		return nil, err
 	}
 	for _, c := range all {
+		if c.target != c.last() {
+			continue
+		}
 		for _, best := range c.all {
 			if !slices.ContainsFunc(o.methods, func(m method) bool { return m.name == best.name }) || best.onOne() { // the exchange of replicas on several hosts is not emulated
 				continue
 			}
-			f := full{Model: c.name, Method: best.name, Devices: best.devices, Link: best.link, Micros: best.micros, Rate: best.rate, Seed: o.seeds[0]}
+			f := full{Model: c.name, Method: best.name, Given: best.given(), Target: c.target, Devices: best.devices, Link: best.link, Micros: best.micros, Rate: best.rate, Seed: o.seeds[0]}
 			at := slices.IndexFunc(m.full, func(r full) bool { return r.key() == f.key() && r.Void == "" })
 			if at >= 0 {
 				figures = append(figures, m.full[at].figure())
@@ -81,7 +85,7 @@ func (f full) figure() report.Figure {
 	}
 }
 
-// run runs one configuration to the target.
+// run runs one configuration to the last target.
 func (m measured) run(ctx context.Context, d *rig.Daemon, w workload, best outcome, f full) (full, error) {
 	c, o := best.configuration, m.options
 	if c.side == averaged { // tuning chooses
@@ -95,7 +99,7 @@ func (m measured) run(ctx context.Context, d *rig.Daemon, w workload, best outco
 	at := *d
 	at.File = w.file(o.jobFiles)
 	set := slices.Concat(w.training(q, o), c.laid(w), c.timed(shape, o.forward)) // what is said later counts
-	last, h, err := untilLoss(ctx, &at, w.target, set)
+	last, h, err := untilLoss(ctx, &at, w.last(), set)
 	if err != nil {
 		return f, err
 	}
@@ -103,22 +107,22 @@ func (m measured) run(ctx context.Context, d *rig.Daemon, w workload, best outco
 	for _, e := range h.Evaluations {
 		q.Samples, q.Loss = append(q.Samples, int(e.Steps)*q.batch()), append(q.Loss, e.Loss)
 	}
-	samples, reached := q.samplesTo(w.target)
+	samples, reached := q.samplesTo(w.last())
 	if !reached {
-		return f, fmt.Errorf("the loss was %v after %d samples, and the target is %v", q.Loss, w.budget, w.target)
+		return f, fmt.Errorf("the loss was %v after %d samples, and the target is %v", q.Loss, w.budget, w.last())
 	}
 	took := stepTimes(h)
 	slices.Sort(took)
 	step := mean(took[:max(1, len(took)*9/10)]) // those with an evaluation in them take longer
 	seconds := samples / float64(q.batch()) * step
-	f.Schedule, f.Pipelines, f.ForwardMs, f.Target = last.Schedule, last.Pipelines, o.forward.Seconds()*1e3, w.target
+	f.Schedule, f.Pipelines, f.ForwardMs = last.Schedule, last.Pipelines, o.forward.Seconds()*1e3
 	f.Samples, f.Seconds, f.Wall = samples, seconds, h.Evaluations[len(h.Evaluations)-1].Time.Sub(h.Evaluations[0].Time).Seconds()
 	period, err := c.across(f.Schedule, c.chunks, f.Pipelines, c.micros, q.roundBatches(w)) // drained where it was
 	if err != nil {
 		return f, err
 	}
 	f.Lag, f.Void, f.DeviceBytes = lag(last), void(lag(last)), held(last, c)
-	fast, reached := recordedSamples(m.quality, q, w.target)
+	fast, reached := recordedSamples(m.quality, q, w.last())
 	if !reached && f.Void == "" {
 		f.Void = fmt.Sprintf("no run is recorded to the target that the combination could take its samples from: %s", q.key())
 	}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -165,6 +166,101 @@ func TestRunningOnAcrossBatchesNearsThatOfNoDrain(t *testing.T) {
 	}
 	if before > never*1.01 {
 		t.Errorf("across 32 batches one takes %v, never drained %v", before, never)
+	}
+}
+
+// A record that ended at the early target is kept beside one that went on: the curve of the longer one has both targets.
+func TestTheLongestRunOfAKeyCounts(t *testing.T) {
+	w := workload{name: "m", targets: []float64{3, 1}, budget: 1000}
+	run := func(rate float64, samples []int, loss []float64) quality {
+		return quality{Model: "m", Side: synchronous, Devices: 1, Pipelines: 1, Micros: 4, Micro: 4, Rate: rate, Seed: 1, Samples: samples, Loss: loss}
+	}
+	short, long := run(0.1, []int{0, 100}, []float64{5, 3}), run(0.1, []int{0, 100, 300}, []float64{5, 3, 1})
+	other, spent := run(0.2, []int{0, 100}, []float64{5, 2}), run(0.3, []int{0, 992}, []float64{5, 4})
+	all := longest([]quality{short, other, long, spent})
+	if len(all) != 3 || len(all[0].Samples) != 3 || all[1].Rate != 0.2 || all[2].Rate != 0.3 {
+		t.Fatalf("%+v", all)
+	}
+	for _, c := range []struct {
+		target, samples, rate float64
+	}{{w.first(), 100.0 * 2 / 3, 0.2}, {w.last(), 300, 0.1}} {
+		samples, rate, found := need(all, "m", synchronous, 1, 1, 4, c.target)
+		if near(t, "samples", samples, c.samples); !found || rate != c.rate {
+			t.Errorf("target %v: rate %v, found %v", c.target, rate, found)
+		}
+	}
+	for _, c := range []struct {
+		quality
+		want bool
+	}{{short, false}, {other, false}, {long, true}, {spent, true}, {quality{}, false}} {
+		if c.goneTo(w) != c.want {
+			t.Errorf("%s with samples %v: has gone to the last target or the budget: %v", c.key(), c.Samples, !c.want)
+		}
+	}
+}
+
+func TestCountsAreThoseAMethodChoosesFrom(t *testing.T) {
+	o := options{micros: []int{4, 6}, shares: []int{1, 2}, updating: 32, updatingShares: []int{4, 8}, given: []int{2, 4}}
+	for _, c := range []struct {
+		method string
+		want   [][2]int // pipelines, micro-batches
+	}{
+		{dataParallel, [][2]int{{1, 4}}}, // six are no multiple of four replicas
+		{"1f1b", [][2]int{{1, 4}, {1, 6}}},
+		{pipeDream, [][2]int{{1, 32}}},
+		{averaged, [][2]int{{0, 1}, {0, 2}}},
+		{averagedPipeDream, [][2]int{{2, 4}, {2, 8}, {4, 4}, {4, 8}}},
+	} {
+		m, err := methodOf(c.method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [][2]int
+		for _, x := range o.counts(m, setting{devices: 4}) {
+			got = append(got, [2]int{x.pipelines, x.micros})
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s has %v, want %v", c.method, got, c.want)
+		}
+	}
+}
+
+// Each model weighs as much in the mean of all as it has settings; only a target that is judged has figures with bars.
+func TestGainsAreShownAtBothTargets(t *testing.T) {
+	one := configuration{method: methods[2], setting: setting{devices: 4}, pipelines: 1, micros: 4}
+	own := configuration{method: methods[8], setting: setting{devices: 4}, pipelines: 2, micros: 4}
+	own.schedule = "1f1b"
+	var all []compared
+	for _, c := range []struct{ target, peer, own float64 }{{3, 100, 200}, {1, 400, 100}} {
+		all = append(all, compared{
+			workload: workload{name: "m", targets: []float64{3, 1}}, target: c.target, setting: one.setting,
+			all: []outcome{{configuration: one, samples: 1, throughput: 1, time: c.peer}, {configuration: own, samples: 1, throughput: 1, time: c.own}},
+		})
+	}
+	for i, want := range []float64{0.5, 4} {
+		figures, err := gains(all, moments[i], averaged, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(figures) != 3 {
+			t.Fatalf("%d figures, want the setting's, the model's and that of all", len(figures))
+		}
+		for _, f := range figures {
+			near(t, f.Metric, f.Value, want)
+		}
+	}
+	judged, err := allGains(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(judged) != 6 {
+		t.Fatalf("%d figures have bars, want three over each kind of peer", len(judged))
+	}
+	for _, f := range judged {
+		if !strings.HasPrefix(f.Metric, "time to the early target") || f.Bar == 0 {
+			t.Errorf("%s has the bar %v", f.Metric, f.Bar)
+		}
+		near(t, f.Metric, f.Value, 0.5)
 	}
 }
 

@@ -24,11 +24,10 @@ type options struct {
 	updating int   // of methods that step inside of the batch
 	// Of pipelines that step inside of the batch and are averaged: micro-batches between two rounds to choose from, and how many pipelines.
 	updatingShares []int
-	given          int
+	given          []int
 	methods        []method
 	seeds          []int
 	heldOut        int
-	stop           float64
 	jobs           int
 	forward        time.Duration
 	batches        int
@@ -56,12 +55,11 @@ func main() {
 	list.Flag(&o.micros, "micro-batches", "4,8,16", "micro-batches of a batch that synchronous methods choose from", strconv.Atoi)
 	list.Flag(&o.shares, "shares", "1,2,4,8", "micro-batches of a batch of each averaged pipeline that avgpipe chooses from", strconv.Atoi)
 	flag.IntVar(&o.updating, "updating", 32, "micro-batches of a batch of pipedream and pipedream-2bw, which run on across batches to the next evaluation")
-	list.Flag(&o.updatingShares, "updating-shares", "8,16", "micro-batches of a batch of each pipeline that avgpipe-pipedream chooses from", strconv.Atoi)
-	flag.IntVar(&o.given, "given", 2, "pipelines of avgpipe-pipedream")
+	list.Flag(&o.updatingShares, "updating-shares", "4,8,16", "micro-batches of a batch of each pipeline that avgpipe-pipedream chooses from", strconv.Atoi)
+	list.Flag(&o.given, "given", "2,4", "numbers of pipelines that avgpipe-pipedream chooses from", strconv.Atoi)
 	list.Flag(&o.methods, "methods", "data-parallel,gpipe,1f1b,pipedream,pipedream-2bw,interleaved,zb-h1,zb-h2,avgpipe,avgpipe-pipedream", "methods that the parts memory, speed and full measure", methodOf)
 	list.Flag(&o.seeds, "seeds", "1", "seeds of initial weights and sample order; part full takes the first", strconv.Atoi)
 	flag.IntVar(&o.heldOut, "held-out", 256, "held-out samples of an evaluation")
-	flag.Float64Var(&o.stop, "stop", 0.99, "part of the target below which a run of part quality ends")
 	flag.IntVar(&o.jobs, "jobs", 2, "jobs of part quality that run at a time, each on one core")
 	flag.DurationVar(&o.forward, "forward", 10*time.Millisecond, "what an emulated device takes for a forward of one micro-batch")
 	flag.IntVar(&o.batches, "batches", 4, "batches of 16 micro-batches that a configuration is timed for")

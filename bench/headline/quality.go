@@ -43,7 +43,9 @@ func (o options) wanted(w workload) (all []quality, err error) {
 		want(pipeDream2BW, devices, 1, o.updating, w.rates)
 		want(pipeDream, devices, 1, o.updating, w.single)
 		for _, micros := range o.updatingShares {
-			want(averagedPipeDream, devices, o.given, micros, w.single)
+			for _, n := range o.given {
+				want(averagedPipeDream, devices, n, micros, w.single)
+			}
 		}
 	}
 	return all, nil
@@ -57,7 +59,11 @@ func trainAll(ctx context.Context, d *rig.Daemon, o options) ([]report.Figure, e
 	}
 	have := map[string]bool{}
 	for _, q := range recorded {
-		have[q.key()] = true
+		for _, w := range o.models {
+			if w.name == q.Model && q.goneTo(w) {
+				have[q.key()] = true
+			}
+		}
 	}
 	var mu sync.Mutex // of the file
 	g, ctx := errgroup.WithContext(ctx)
@@ -77,8 +83,10 @@ func trainAll(ctx context.Context, d *rig.Daemon, o options) ([]report.Figure, e
 				if err != nil {
 					return fmt.Errorf("%s: %w", q.key(), err)
 				}
-				samples, reached := q.samplesTo(w.target)
-				fmt.Fprintf(os.Stderr, "%s: loss %.4f; target %g reached %v after %.0f samples\n", q.key(), q.Loss[len(q.Loss)-1], w.target, reached, samples)
+				for _, target := range w.targets {
+					samples, reached := q.samplesTo(target)
+					fmt.Fprintf(os.Stderr, "%s: loss %.4f; target %g reached %v after %.0f samples\n", q.key(), q.Loss[len(q.Loss)-1], target, reached, samples)
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				return add(o.results, qualityFile, q)
@@ -101,7 +109,7 @@ func (w workload) training(q quality, o options) []string {
 	}
 }
 
-// train runs one job until it has reached the target, as fast as this machine can.
+// train runs one job until it has reached the last target, as fast as this machine can.
 func (w workload) train(ctx context.Context, d *rig.Daemon, o options, q quality) (quality, error) {
 	set := append(w.training(q, o), "devices.cpu.threads=1", "stages="+strconv.Itoa(q.Devices))
 	if lies(q.Side) {
@@ -113,7 +121,7 @@ func (w workload) train(ctx context.Context, d *rig.Daemon, o options, q quality
 	}
 	at := *d
 	at.File = w.file(o.jobFiles)
-	last, h, err := untilLoss(ctx, &at, o.stop*w.target, set)
+	last, h, err := untilLoss(ctx, &at, w.last(), set)
 	if err != nil {
 		return q, err
 	}

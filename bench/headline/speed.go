@@ -19,7 +19,8 @@ import (
 type speed struct {
 	Model     string  `json:"model"`
 	Method    string  `json:"method"`
-	Schedule  string  `json:"schedule"` // what tuning chose, where the method leaves it to that
+	Schedule  string  `json:"schedule"`        // what tuning chose, where the method leaves it to that
+	Given     int     `json:"given_pipelines"` // 0: tuning chose them
 	Devices   int     `json:"devices"`
 	Link      float64 `json:"link"` // in forwards
 	Pipelines int     `json:"pipelines"`
@@ -36,25 +37,17 @@ type speed struct {
 }
 
 func (s speed) key() string {
-	return fmt.Sprintf("%s %s K=%d c=%g M=%d", s.Model, s.Method, s.Devices, s.Link, s.Micros)
+	return fmt.Sprintf("%s %s K=%d c=%g N=%d M=%d", s.Model, s.Method, s.Devices, s.Link, s.Given, s.Micros)
 }
 
-// configurations are what is timed: each method at each number of micro-batches that it may have.
+// configurations are what is timed: each method with each of its counts.
 func (o options) configurations(w workload) (all []configuration) {
 	for _, s := range o.settings() {
 		for _, m := range o.methods {
 			if m.chunks*s.devices > w.layers {
 				continue // there are not enough layers
 			}
-			for _, micros := range o.microsOf(m) {
-				c := o.counts(m, s, micros)
-				if m.side == averaged {
-					c.pipelines = 0
-				}
-				if !c.onOne() || micros%s.devices == 0 {
-					all = append(all, c)
-				}
-			}
+			all = append(all, o.counts(m, s)...)
 		}
 	}
 	return all
@@ -81,7 +74,7 @@ func timeAll(ctx context.Context, d *rig.Daemon, o options) (figures []report.Fi
 	}
 	for _, w := range o.models {
 		for _, c := range o.configurations(w) {
-			s := speed{Model: w.name, Method: c.name, Devices: c.devices, Link: c.link, Micros: c.micros}
+			s := speed{Model: w.name, Method: c.name, Given: c.given(), Devices: c.devices, Link: c.link, Micros: c.micros}
 			at := slices.IndexFunc(recorded, func(r speed) bool { return r.key() == s.key() })
 			if at >= 0 && recorded[at].Void == "" {
 				figures = append(figures, recorded[at].figure())
@@ -131,7 +124,7 @@ func (w workload) time(ctx context.Context, d *rig.Daemon, o options, c configur
 		return s, err
 	}
 	s = speed{
-		Model: w.name, Method: c.name, Schedule: status.Schedule, Devices: c.devices, Link: c.link, Pipelines: status.Pipelines, Micros: c.micros,
+		Model: w.name, Method: c.name, Given: c.given(), Schedule: status.Schedule, Devices: c.devices, Link: c.link, Pipelines: status.Pipelines, Micros: c.micros,
 		ForwardMs: o.forward.Seconds() * 1e3, Lag: lag(status), Void: void(lag(status)),
 		Cores: runtime.NumCPU(),
 	}
