@@ -3,7 +3,7 @@ package pipeline
 import "slices"
 
 // Commit asks for a snapshot of a round, and with stop also that training ends there. When that is no longer possible, because a
-// pipeline has gone beyond it here, nothing changes and earliest is the earliest round that is: name a round a little ahead.
+// pipeline has gone beyond it here, nothing changes: name a round a little ahead of earliest. That is the earliest round that is possible, in both cases.
 // A final round can be snapshotted at any time, also after training has ended, as long as the group lives (Config.Linger).
 // Each stage here then delivers its part to Events.OnSnapshot.
 //
@@ -47,7 +47,7 @@ func (g *Group) Commit(round uint64, stop bool) (earliest uint64, accepted bool)
 		}
 	}
 	g.gate.final = last
-	return round, true
+	return min(earliest, last), true
 }
 
 // stoppable is the earliest round that training can end at. A group may begin a round once it has the messages of the others of the last but one

@@ -81,6 +81,9 @@ func TestARoundThatAPipelineHasLeftIsRefusedWithTheEarliest(t *testing.T) {
 			t.Errorf("Commit of a past round: %d, %v", earliest, accepted)
 		}
 	}
+	if earliest, accepted := g.Commit(1<<30, false); !accepted || earliest <= 3 || earliest >= 1<<30 {
+		t.Errorf("Commit of a round to come: %d, %v", earliest, accepted)
+	}
 	if earliest, accepted := g.Commit(1<<41, false); accepted {
 		t.Errorf("a round beyond the last was accepted, earliest %d", earliest)
 	}

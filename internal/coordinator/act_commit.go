@@ -27,7 +27,7 @@ func (a *act) beginCommit(ctx context.Context) (func(*observed), error) {
 // the first stage does: once that has agreed to end at a round, nobody else can be past it.
 func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 	d := a.decision
-	request := control.CommitRequest{Generation: a.Generation, Round: d.round, Stop: d.stop}
+	request, first := control.CommitRequest{Generation: a.Generation, Round: d.round, Stop: d.stop}, uint64(0)
 	for i, w := range a.workers {
 		if w.accepted == d.round && !d.stop {
 			continue // before another one could not be asked
@@ -36,9 +36,12 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 		if err != nil {
 			return func(o *observed) { accept(o.workers[:i], d.round) }, fmt.Errorf("commit round %d%s: %w", d.round, a.of(w), err)
 		}
+		if i == 0 {
+			first = answer.Earliest
+		}
 		if !answer.Accepted {
 			return func(o *observed) {
-				o.refused[d.round] = max(answer.Earliest, 1)
+				o.refuse(d.round, answer.Earliest)
 				if d.round >= o.lastRound() { // there is no later one: this one is asked for again
 					o.notBefore = a.now().Add(afterFail)
 				}
@@ -46,6 +49,9 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 		}
 	}
 	return func(o *observed) {
+		if first > 0 {
+			o.agree(first)
+		}
 		accept(o.workers, d.round)
 		o.posted, o.reached = d.round, time.Time{}
 		if d.stop {
@@ -63,7 +69,7 @@ func accept(workers []*worker, round uint64) {
 
 // dropCommit gives up the commit in flight.
 func (a *act) dropCommit(ctx context.Context) (func(*observed), error) {
-	return nil, a.propose(ctx, &cluster.AbortCommit{Job: a.ID, Generation: a.Generation, Round: a.decision.round})
+	return func(o *observed) { o.offered = 0 }, a.propose(ctx, &cluster.AbortCommit{Job: a.ID, Generation: a.Generation, Round: a.decision.round})
 }
 
 // commitRound makes the reported shards durable as a round, and collects what is older than center.keep.

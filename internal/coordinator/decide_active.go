@@ -181,7 +181,7 @@ func decideBegun(w snapshot, j *observed) decision {
 	case refused > round && round == end: // as where not all could be told to end there
 		return decision{choice: abortWorkers, reason: fmt.Sprintf("a worker has ended at round %d, and another one is past it; training since round %d is lost", round, j.CommittedRound())}
 	case refused > 0 && round < end:
-		next := min(max(refused+j.within(margin), round+1), end)
+		next := min(max(refused+j.ahead(), round+1), end)
 		return decision{choice: beginCommit, round: next, reason: fmt.Sprintf("the worker is past round %d already", round)}
 	case j.posted != round:
 		return decision{choice: postCommit, round: round, stop: stop, reason: fmt.Sprintf("round %d is begun", round)}
@@ -219,7 +219,7 @@ func decideNext(w snapshot, j *observed) decision {
 
 // soonest returns the earliest round whose commit the workers will hear of in time.
 func (o *observed) soonest() uint64 {
-	return min(max(o.earliest()+o.within(margin), o.CommittedRound()+1), o.lastRound())
+	return min(max(o.earliest()+o.ahead(), o.CommittedRound()+1), o.lastRound())
 }
 
 // within returns how many rounds the job may complete in a time; 1 while it is not known how fast it is.

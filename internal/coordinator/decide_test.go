@@ -221,6 +221,7 @@ func editReplicated(t *testing.T, j *observed, a datadriven.CmdArg) bool {
 		j.spec.Job.Train.MaxTime = duration(t, a)
 	case "committed":
 		j.Committed, j.Pending = []*cluster.Manifest{{Round: number(t, a)}}, 0
+		clear(j.refused)
 	case "begun":
 		j.Pending = number(t, a)
 		j.forget(j.Pending)
@@ -310,7 +311,9 @@ func editObserved(t *testing.T, w *snapshot, j *observed, a datadriven.CmdArg) b
 	case "ends-there":
 		j.stopAt = j.Pending
 	case "refused":
-		j.refused[j.Pending] = number(t, a)
+		j.refuse(j.Pending, number(t, a))
+	case "agreed":
+		j.agree(number(t, a))
 	case "shards":
 		j.shards[j.Pending] = map[int]stored{}
 		for k := range int(number(t, a)) {

@@ -32,6 +32,8 @@ type generation struct {
 	unseen  uint64                    // the round of which nobody can look at a shard, as its node does not answer
 	stopAt  uint64                    // the round where they were told to end
 	refused map[uint64]uint64         // by round: the earliest one that was offered instead
+	offered uint64                    // the last one of those, while no answer has come since; 0: none
+	passed  uint64                    // rounds that could be named no more when the answer to the next question came
 	reached time.Time                 // when the posted round was seen to be reached; zero: not yet
 
 	faults   int       // commits that failed since the last one that did not
@@ -316,6 +318,33 @@ func (g *generation) earliest() (round uint64) {
 	}
 	return round
 }
+
+// refuse notes that a worker has refused to commit a round, and offers another one.
+func (g *generation) refuse(round, earliest uint64) {
+	earliest = max(earliest, 1)
+	g.answer(earliest)
+	g.refused[round], g.offered = earliest, earliest
+}
+
+// agree notes that the first worker has accepted to commit a round, when the earliest that it could commit was another one.
+func (g *generation) agree(earliest uint64) {
+	if g.offered == 0 { // what was known then was older than an answer, and yet new enough
+		g.passed /= 2
+	}
+	g.answer(earliest)
+	g.offered = 0
+}
+
+// answer measures how many rounds pass from one answer to the next one: what a cluster takes to tell workers of a round, whatever it is busy with.
+func (g *generation) answer(earliest uint64) {
+	if g.offered > 0 {
+		g.passed = max(earliest, g.offered) - g.offered
+	}
+}
+
+// ahead is how many rounds a commit is named ahead of what is known: those of the margin, or twice what passed when that was measured last. A constant would be too little for a cluster
+// that is slower than it: each round would be past when the workers hear of it, and none ever committed.
+func (g *generation) ahead() uint64 { return max(g.within(margin), 2*g.passed) }
 
 // complete reports whether every optimizer step that the job asks for is done.
 func (g *generation) complete() bool {

@@ -267,7 +267,7 @@ func (t *trainer) commit(r control.CommitRequest) control.CommitResponse {
 	} else {
 		t.wanted[r.Round] = true
 	}
-	return control.CommitResponse{Accepted: true, Earliest: r.Round}
+	return control.CommitResponse{Accepted: true, Earliest: min(earliest, last)}
 }
 
 // status is what it says of itself.

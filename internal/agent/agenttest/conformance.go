@@ -142,6 +142,9 @@ func commit(t *testing.T, r Rig, p agent.Process, earliest uint64, stop bool) ui
 			t.Fatalf("round %d: %+v, %v", round, answer, err)
 		}
 		if answer.Accepted {
+			if answer.Earliest == 0 || answer.Earliest > round {
+				t.Errorf("round %d is accepted where the earliest is %d", round, answer.Earliest)
+			}
 			return round
 		}
 		earliest = answer.Earliest

@@ -339,12 +339,13 @@ func (t *trainer) Commit(r control.CommitRequest) control.CommitResponse {
 	if kind, at := t.trouble(); kind == "refuses" && r.Round >= at {
 		return control.CommitResponse{Earliest: r.Round, Reason: "it refuses"}
 	}
+	earliest := t.earliest()
 	t.wanted[r.Round] = true
 	t.asked++
 	if r.Stop {
 		t.final = r.Round
 	}
-	return control.CommitResponse{Accepted: true}
+	return control.CommitResponse{Accepted: true, Earliest: earliest}
 }
 
 // Abort implements control.Trainer.

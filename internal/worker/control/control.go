@@ -154,7 +154,7 @@ type CommitRequest struct {
 	Stop       bool   `json:"stop"`
 }
 
-// CommitResponse accepts, or says the earliest round that is still possible.
+// CommitResponse accepts or refuses, and says the earliest round that was possible then.
 type CommitResponse struct {
 	Accepted bool   `json:"accepted"`
 	Earliest uint64 `json:"earliest_round"`
