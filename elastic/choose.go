@@ -3,11 +3,12 @@ package elastic
 import "math"
 
 // Step is what a step of training takes and sends, in seconds: of a pipeline whose last backward runs from the last layer of the model to the first, and whose next forward runs the
-// other way. It is what StaleLayers chooses by.
+// other way. It is what StaleLayers and Tau choose by.
 type Step struct {
 	Layers  []LayerStep
 	Links   []LinkStep
 	Compute float64 // from a step to the next where nothing is exchanged
+	Average float64 // the arithmetic of a round, which Tau reads: Compute has none of it then
 }
 
 // LayerStep is a layer of the model.
@@ -109,4 +110,40 @@ func (s *Step) Stall(late int) (stall float64) {
 		now += one.Forward
 	}
 	return stall
+}
+
+// MostTau is the most batches in a round that Tau chooses, unless the user says otherwise.
+const MostTau = 64
+
+// hidden is how much longer a round may take, as a part, for an exchange that everybody waits for.
+const hidden = 0.05
+
+// Tau chooses how many batches a round has, of a method with such needs that averages updates, between two bounds: the fewest behind which the exchange and the arithmetic of averaging are hidden. With
+// timing Before those are the batches that compute for as long, since a pipeline waits in a round for the center of the one before; with After, where all wait for the exchange, those beside which the
+// exchange is at most a twentieth of a round. seconds is how long a batch then takes.
+func Tau(s *Step, n Needs, least, most int) (tau int, seconds float64) {
+	exchange, enough := s.Exchange(), 0.0 // seconds of computing
+	if n.Timing == After {
+		enough = exchange*(1-hidden)/hidden - s.Average
+	} else {
+		enough = exchange + s.Average
+	}
+	tau = least
+	switch batches := math.Ceil(enough / s.Compute); {
+	case enough <= 0:
+	case batches < float64(most):
+		tau = max(least, int(batches))
+	default: // or nothing is computed
+		tau = max(least, most)
+	}
+	return tau, s.RoundSeconds(n, tau) / float64(tau)
+}
+
+// RoundSeconds is how long a round of so many batches takes.
+func (s *Step) RoundSeconds(n Needs, tau int) float64 {
+	computes, exchange := float64(tau)*s.Compute+s.Average, s.Exchange()
+	if n.Timing == After {
+		return computes + exchange
+	}
+	return max(computes, exchange)
 }

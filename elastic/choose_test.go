@@ -164,6 +164,53 @@ func simulateSteps(s *Step, late int) float64 {
 	return (now - from) / (steps - warm)
 }
 
+// TestTau: the least behind which the exchange and the averaging are hidden, or that waits for a twentieth of a round at most, within its bounds.
+func TestTau(t *testing.T) {
+	for _, c := range []struct {
+		exchange, average float64 // of each of 4 layers that compute for 24 together; of a round
+		least, most       int
+		before, after     int
+	}{
+		{0, 0, 1, 64, 1, 1},
+		{6, 0, 1, 64, 1, 19},      // 24: as long as a batch, and 19/20 of 20 batches
+		{6, 0.5, 1, 64, 2, 19},    // 24.5 to hide; a twentieth of 480.5
+		{6.25, 0, 1, 64, 2, 20},   // 25
+		{0.25, 0, 1, 64, 1, 1},    // 1 of 25: 4%
+		{0.5, 0, 1, 64, 1, 2},     // 2 of 26: 7.7%; of 50: 4%
+		{1000, 0, 1, 64, 64, 64},  // 4,000 of 1,536
+		{96, 0, 1, 64, 16, 64},    // 384
+		{6.25, 0, 32, 64, 32, 32}, // no fewer than the least
+		{96, 0, 32, 8, 32, 32},    // which is above the most
+		{96, 0, 1, 1e9, 16, 304},  // 384: a twentieth of 7,680
+		{1e300, 0, 1, 1e9, 1e9, 1e9},
+	} {
+		s := even(4, c.exchange)
+		s.Average = c.average
+		before, seconds := Tau(&s, Needs{Timing: Before}, c.least, c.most)
+		after, waited := Tau(&s, Needs{Timing: After}, c.least, c.most)
+		if before != c.before || after != c.after {
+			t.Errorf("%+v: tau %d where nobody waits, %d where all do", c, before, after)
+		}
+		exchange := 4 * c.exchange
+		if want := max(24*float64(before)+c.average, exchange) / float64(before); math.Abs(seconds/want-1) > 1e-12 {
+			t.Errorf("%+v: a batch takes %v where nobody waits, want %v", c, seconds, want)
+		}
+		if want := (24*float64(after) + c.average + exchange) / float64(after); math.Abs(waited/want-1) > 1e-12 {
+			t.Errorf("%+v: a batch takes %v where all wait, want %v", c, waited, want)
+		}
+	}
+}
+
+// TestLeastTau: no method begins with fewer than it may be configured to, and diloco with those of its paper.
+func TestLeastTau(t *testing.T) {
+	for _, name := range Methods() {
+		want := map[string]int{"diloco": 32, "streaming-diloco": 8}[name]
+		if got := LeastTau(name); got != max(1, want) || got > DefaultTau(name) {
+			t.Errorf("%s: %d", name, got)
+		}
+	}
+}
+
 // TestSends: 2 (G-1)/G vectors of a pipeline a group, in the precision of messages and of sums.
 func TestSends(t *testing.T) {
 	for _, c := range []struct {

@@ -17,17 +17,18 @@ type entry struct {
 	check func(Config) error  // what the method refuses beyond what all do; nil: nothing
 	reads []string            // the settings of the section averaging that are its own
 	tau   int                 // Config.Tau by default
+	least int                 // the least that Tau chooses
 }
 
 // methods is every averaging method, by name.
 var methods = map[string]entry{
-	"elastic":          {newElastic, checkElastic, []string{"pull", "alpha", "horizon", "max_drift"}, 1},
-	"localsgd":         {newLocalSGD, nil, nil, 8},
-	"diloco":           {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}, 32},
-	"streaming-diloco": {newStreaming, checkStreaming, []string{"outer_lr", "outer_momentum", "fragments", "mix"}, 8},
-	"allreduce":        {newAllReduce, checkGradients, nil, 1},
-	"pipesgd":          {newPipeSGD, checkGradients, []string{"warmup"}, 1},
-	"sapipe":           {newSAPipe, checkSAPipe, []string{"warmup", "stale_layers", "prediction", "compensation", "lambda"}, 1},
+	"elastic":          {newElastic, checkElastic, []string{"pull", "alpha", "horizon", "max_drift"}, 1, 1},
+	"localsgd":         {newLocalSGD, nil, nil, 8, 1},
+	"diloco":           {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}, 32, 32},
+	"streaming-diloco": {newStreaming, checkStreaming, []string{"outer_lr", "outer_momentum", "fragments", "mix"}, 8, 8},
+	"allreduce":        {newAllReduce, checkGradients, nil, 1, 1},
+	"pipesgd":          {newPipeSGD, checkGradients, []string{"warmup"}, 1, 1},
+	"sapipe":           {newSAPipe, checkSAPipe, []string{"warmup", "stale_layers", "prediction", "compensation", "lambda"}, 1, 1},
 }
 
 // Methods lists the names that NewMethod takes, sorted.
@@ -119,6 +120,10 @@ func DefaultHorizon(tau int) float64 {
 
 // DefaultTau is the batches between rounds of a method by default; 1 of one that there is not.
 func DefaultTau(method string) int { return max(1, methods[method].tau) }
+
+// LeastTau is the least batches between rounds that Tau chooses for a method; 1 of one that there is not. The step that the center of diloco takes has the rate and momentum of its paper, which are for long
+// rounds: that of a short one was not measured.
+func LeastTau(method string) int { return max(1, methods[method].least) }
 
 // DefaultOuterRate is the rate of the center's step with diloco, that of its paper.
 const DefaultOuterRate = 0.7

@@ -79,6 +79,9 @@ func (c *checker) checkAveraging(methods map[string][]string) {
 		}
 		c.refuse("averaging.lambda", "", "averaging.lambda weighs a compensation, and averaging.compensation is none; remove it, or write compensation: diag%s", more)
 	}
+	if a.Tau != AutoTau && a.TauMost != 0 {
+		c.refuse("averaging.tau_most", "", "averaging.tau_most is read by tau: auto alone, and averaging.tau is %d; remove it, or write tau: auto", a.Tau)
+	}
 	if a.Pull != "predicted" && a.Horizon != 0 {
 		c.refuse("averaging.horizon", "", "averaging.horizon is read with pull predicted only, and averaging.pull is %s; remove it, or write pull: predicted", a.Pull)
 	}

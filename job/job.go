@@ -102,6 +102,9 @@ type Count int
 // Auto is the value of a Count that the program chooses.
 const Auto Count = 0
 
+// AutoTau is averaging.tau where the program chooses it as the job is placed; 0 is what the method takes by default.
+const AutoTau = -1
+
 // Factor is a positive number or `auto` (0).
 type Factor float64
 
@@ -371,8 +374,11 @@ type Averaging struct {
 	// Optimizer steps of each pipeline between rounds; 1 with allreduce, pipesgd and sapipe. 0: 8 with localsgd and streaming-diloco, 32 with diloco, and with elastic 1; less where the budget is so small that
 	// a pipeline, or a fragment, would have fewer than 4 rounds. The schedules pipedream and pipedream-2bw, which step
 	// inside of batches, count these, and run on across them: a pipeline drains where a round ends, also one that has nobody to average with. The budget of `train` is rounded up to whole rounds, so one that takes twice the
-	// budget or more is refused.
-	Tau int `yaml:"tau" json:"tau" default:"0" rule:"min=0 max=1e9" zero:"1, or with localsgd and streaming-diloco 8, with diloco 32"`
+	// budget or more is refused. `auto`: the fewest, up to `tau_most`, behind which the exchange with the other groups of pipelines is hidden, or takes a twentieth of a round where everybody waits for it; chosen where the
+	// job is placed, by what its steps take and by the links between its groups, and kept from the first commit on. With one group that is 1; diloco and streaming-diloco take no fewer than by default.
+	Tau int `yaml:"tau" json:"tau" default:"0" rule:"min=0 max=1e9 word=auto stands=-1" zero:"1, or with localsgd and streaming-diloco 8, with diloco 32"`
+	// With `tau: auto`, the most steps that it chooses. 0: 64. No more than a quarter of the steps of a pipeline are chosen either, so that it has 4 rounds.
+	TauMost int `yaml:"tau_most" json:"tau_most,omitempty" default:"0" rule:"min=0 max=1e9" zero:"64"`
 }
 
 // Center says how rounds become durable.

@@ -260,6 +260,26 @@ func TestStaleLayersOfAnotherKindAreRefusedOnce(t *testing.T) {
 	}
 }
 
+// TestTau: a number, or a word that is neither a number nor the default, which alone has a bound.
+func TestTau(t *testing.T) {
+	for set, want := range map[string]string{
+		"averaging={tau: auto, tau_most: 8}": "",
+		"averaging={tau: 4}":                 "",
+		"averaging={tau: 4, tau_most: 8}":    "averaging.tau_most is read by tau: auto alone, and averaging.tau is 4; remove it, or write tau: auto",
+		"averaging={tau_most: 8}":            "averaging.tau_most is read by tau: auto alone, and averaging.tau is 0",
+		"averaging={tau: many}":              "averaging.tau wants a whole number from 0 to 1000000000, or auto",
+		"averaging={tau: -1}":                "averaging.tau wants a whole number from 0 to 1000000000, or auto",
+	} {
+		j, _, err := Parse("job.yaml", []byte(shortest), []string{set}, environment)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", set, err, want)
+		}
+		if err == nil && (j.Averaging.Tau == AutoTau) != strings.Contains(set, "auto") {
+			t.Errorf("%s: tau %d", set, j.Averaging.Tau)
+		}
+	}
+}
+
 // TestSettingsThatTheMethodDoesNotReadAreRefused: the message names all methods that do.
 func TestSettingsThatTheMethodDoesNotReadAreRefused(t *testing.T) {
 	own := environment

@@ -259,6 +259,9 @@ func averaged(s api.JobStatus) []string {
 	if late := s.StaleLayers; late != nil {
 		lines = append(lines, late.Why)
 	}
+	if tau := s.Tau; tau != nil {
+		lines = append(lines, tau.Why)
+	}
 	if waiting := synchronous(s.StageStatus); waiting != "" {
 		lines = append(lines, "rounds of "+waiting+" are synchronous: pipelines are beyond max_drift")
 	}

@@ -255,7 +255,7 @@ func (a *admission) checkData(ctx context.Context) error {
 	if key, nearest, problem := spec.CheckRounds(a.job, uint64(max(summary.Samples, 0))); key != "" && a.job.Train.Epochs > 0 { //nolint:gosec // not negative
 		a.at.Refuse(key, nearest, "%s", problem)
 	}
-	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(a.job.Averaging.Tau)
+	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(max(0, a.job.Averaging.Tau))
 	if n := summary.Samples; n > 0 && n < round {
 		a.warnings = append(a.warnings, fmt.Sprintf("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round))
 	}

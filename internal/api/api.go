@@ -62,8 +62,10 @@ type JobStatus struct {
 	Ages string `json:"ages"`
 	// StaleLayers is how many layers are late, as it was chosen when the job was placed last; left out where the job file says it, or there is nothing to choose.
 	StaleLayers *StaleLayers `json:"stale_layers,omitempty"`
-	Staleness   *Staleness   `json:"staleness"` // of the last committed round; null of a single pipeline, or where rounds have the center alone
-	Device      string       `json:"device"`    // what computes, and why
+	// Tau is how many steps a round has, as it was chosen when the job was placed; left out where the job file says it.
+	Tau       *Tau       `json:"tau,omitempty"`
+	Staleness *Staleness `json:"staleness"` // of the last committed round; null of a single pipeline, or where rounds have the center alone
+	Device    string     `json:"device"`    // what computes, and why
 	// DeviceWhy says why devices.kind: auto took GPUs, or did not; empty where the file names the kind, or the node has no GPU.
 	DeviceWhy string `json:"device_why"`
 	// HostBytes is the most that the job's workers have held of their hosts' memory, PredictedHostBytes what they are expected to; 0 while it
@@ -101,6 +103,17 @@ type JobStatus struct {
 	Ended    *time.Time `json:"ended"` // null until then
 	// Restricted says that the rest is withheld: the job belongs to somebody else.
 	Restricted bool `json:"restricted,omitempty"`
+}
+
+// Tau is how many steps a round of a job has, and what a step is expected to take, in seconds.
+type Tau struct {
+	Steps     int     `json:"steps"`
+	StepS     float64 `json:"step_s"`
+	LeastS    float64 `json:"least_step_s"` // with the fewest steps that may be chosen
+	ComputeS  float64 `json:"compute_s"`    // of a step without rounds
+	AverageS  float64 `json:"average_s"`    // that the arithmetic of a round takes
+	ExchangeS float64 `json:"exchange_s"`   // that the busiest link takes to carry what a round exchanges
+	Why       string  `json:"why"`
 }
 
 // StaleLayers is how many layers of a job take the gradients of the step before, and what a step is expected to take, in seconds.

@@ -98,13 +98,20 @@ func (p placement) laid() *spec.Laid {
 
 // over is the spec of a job as a placement has it.
 func (p placement) over(s *spec.Spec) *spec.Spec {
+	s = s.Admitted()
+	tau := p.tau()
+	if !s.TauOpen() {
+		tau = nil
+	}
 	if laid := p.laid(); laid != nil && len(laid.Layout.Split) == s.Stages() && len(p) == s.Stages() {
-		return s.Over(laid)
+		s = s.Over(laid)
+	} else if late := p.late(); late != nil && s.LateOpen() {
+		s = s.WithLate(late)
 	}
-	if late := p.late(); late != nil && s.Admitted().LateOpen() {
-		return s.WithLate(late)
+	if tau != nil {
+		s = s.WithTau(tau)
 	}
-	return s.Admitted()
+	return s
 }
 
 // laidSpecs keeps the specs of placed jobs, so that each placement is decoded once. Its methods may be called concurrently.

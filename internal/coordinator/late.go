@@ -86,10 +86,10 @@ func (p placement) lateStatus() *api.StaleLayers {
 	}
 }
 
-// PreviewLate says how many layers of a job would be late where it would be placed if nobody had anything; "" where the file says it, or nothing is exchanged.
-func (c *Coordinator) PreviewLate(ctx context.Context, s *spec.Spec) (why string, err error) {
-	if !s.LateOpen() || s.Job.Open() {
-		return "", nil
+// PreviewChoices says what would be chosen of a job where it would be placed if nobody had anything: how many layers are late, and how many steps a round has; nothing where the file says it, or nothing is exchanged.
+func (c *Coordinator) PreviewChoices(ctx context.Context, s *spec.Spec) (why []string, err error) {
+	if s.Job.Open() || !s.LateOpen() && (!s.TauOpen() || s.Groups() == 1) {
+		return nil, nil
 	}
 	err = c.ask(ctx, func() {
 		o := &observed{spec: s, want: c.wanted(s, c.unfit(s))}
@@ -100,11 +100,22 @@ func (c *Coordinator) PreviewLate(ctx context.Context, s *spec.Spec) (why string
 		want := o.want.Fitted(rooms)
 		p, found := placer.Place(o.priced(want), rooms, c.links())
 		if found != nil {
-			why = fmt.Sprintf("averaging.stale_layers is chosen once the job is placed, which it could not be now: %v", found)
+			for key, open := range map[string]bool{"stale_layers": s.LateOpen(), "tau": s.TauOpen()} {
+				if open {
+					why = append(why, fmt.Sprintf("averaging.%s is chosen once the job is placed, which it could not be now: %v", key, found))
+				}
+			}
+			slices.Sort(why)
 			return
 		}
 		grounds, links := c.terrain(s, taken(want, p), rooms)
-		why = "averaging." + s.ChooseLate(grounds, links, nil).Why + "; on " + strings.Join(p.Nodes, ", ")
+		on := "; on " + strings.Join(p.Nodes, ", ")
+		if s.LateOpen() {
+			why = append(why, "averaging."+s.ChooseLate(grounds, links, nil).Why+on)
+		}
+		if s.TauOpen() {
+			why = append(why, "averaging."+s.ChooseTau(grounds, links, nil).Why+on)
+		}
 	})
 	return why, err
 }

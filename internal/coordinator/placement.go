@@ -27,6 +27,8 @@ type stagePlace struct {
 	Laid *spec.Laid `json:"laid,omitempty"`
 	// Late, of the first stage, is how many layers are late, where that was chosen for these nodes; nil: the job file says it.
 	Late *spec.Late `json:"late,omitempty"`
+	// Tau, of the first stage, is how many steps a round has, where that was chosen for these nodes; nil: the job file says it.
+	Tau *spec.Tau `json:"tau,omitempty"`
 }
 
 // equal reports whether both are on the same resources.
@@ -44,7 +46,8 @@ type resources struct {
 func (c *Coordinator) choosePlaces(o *observed, d decision, rooms []placer.Node) (placement, string) {
 	at, why := c.findPlaces(o, d, rooms)
 	at, late := c.chooseLate(o, at, rooms)
-	return at, strings.Join(slices.DeleteFunc([]string{why, late}, func(s string) bool { return s == "" }), "; ")
+	at, tau := c.chooseTau(o, at, rooms)
+	return at, strings.Join(slices.DeleteFunc([]string{why, late, tau}, func(s string) bool { return s == "" }), "; ")
 }
 
 // findPlaces says where a job goes, and why. One that comes back keeps its cores and GPUs, of which those that are sick are replaced; after it has

@@ -64,6 +64,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 	if s != nil {
 		out.Ages = s.Ages()
 		out.StaleLayers = at.lateStatus()
+		out.Tau = at.tauStatus()
 		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.WorkersBytes(max(len(at.nodes()), s.Groups()))
 		predicted := s.Memory()
 		for i := range out.StageStatus {

@@ -13,10 +13,14 @@ import (
 
 // Averaging is the method by which a job averages so many pipelines.
 func Averaging(a *job.Averaging, pipelines int) (elastic.Method, error) {
+	tau := a.Tau
+	if tau == job.AutoTau {
+		tau = elastic.LeastTau(a.Method)
+	}
 	return elastic.NewMethod(a.Method, elastic.Config{
 		Pull: elastic.PullRule(a.Pull), Alpha: a.Alpha, Horizon: a.Horizon, MaxDrift: a.MaxDrift, OuterRate: a.OuterRate, OuterMomentum: a.OuterMomentum, Fragments: a.Fragments, Mix: a.Mix,
 		StaleLayers: int(a.StaleLayers), Prediction: elastic.Prediction(a.Prediction), Compensation: elastic.Compensation(a.Compensation), Lambda: a.Lambda, Precision: elastic.Precision(a.Precision),
-		Warmup: uint64(a.Warmup), Tau: a.Tau, Pipelines: pipelines,
+		Warmup: uint64(a.Warmup), Tau: tau, Pipelines: pipelines,
 	})
 }
 
@@ -46,6 +50,9 @@ func checkAveraging(at *strictyaml.Document, j *job.Job) {
 	if problem := Unpredictable(j); problem != "" && !at.Refused("optimizer.name") {
 		at.Refuse("optimizer.name", "sgd", "%s", problem)
 	}
+	if problem := UnchosenTau(j); problem != "" && !at.Refused("averaging.tau") {
+		at.Refuse("averaging.tau", "1", "%s", problem)
+	}
 	_, err := Averaging(&j.Averaging, Pipelines(j))
 	if wrong, is := errors.AsType[*elastic.SettingError](err); is && !at.Refused(wrong.Key) {
 		at.Refuse(wrong.Key, wrong.Nearest, "%v", wrong)
@@ -73,6 +80,28 @@ func Inside(j *job.Job, has func(key string) bool) string {
 	other := usual.Averaging.Method
 	return fmt.Sprintf("averaging.method %s exchanges the gradients of a batch, and the schedule %s steps the optimizer inside of a batch; write schedule: %s, or another that steps after the batch, or method: %s, localsgd or diloco%s",
 		a.Method, j.Schedule, usual.Schedule, other, job.Without(elastic.Settings()[a.Method], elastic.Settings()[other], has))
+}
+
+// UnchosenTau says why tau: auto is not for a job; "" where it is, or the file says a number.
+func UnchosenTau(j *job.Job) string {
+	a := &j.Averaging
+	if a.Tau != job.AutoTau {
+		return ""
+	}
+	method, err := Averaging(a, Pipelines(j))
+	least := elastic.LeastTau(a.Method)
+	switch {
+	case err != nil:
+		return ""
+	case method.Needs().Gradients:
+		return fmt.Sprintf("averaging.tau is auto, and averaging.method %s exchanges gradients in every step; want tau: 1, or a method that exchanges updates: localsgd, diloco, streaming-diloco or elastic", a.Method)
+	case a.TauMost > 0 && a.TauMost < least:
+		return fmt.Sprintf("averaging.tau is auto and averaging.tau_most is %d: with method %s at least %d are chosen; want tau_most: %d or more, or a number for tau", a.TauMost, a.Method, least, least)
+	}
+	if plan, _, err := schedule.Generate(j.Schedule, schedule.Request{Devices: 2, MicroBatches: 4}); err == nil && plan.Updates() > 0 {
+		return fmt.Sprintf("averaging.tau is auto, and the schedule %s steps the optimizer inside of a batch and runs on across the batches of a round, so that its memory depends on tau; want a number", j.Schedule)
+	}
+	return ""
 }
 
 // Unpredictable says why the method of a job cannot predict the steps of its optimizer; "" where it can, or predicts none.

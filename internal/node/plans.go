@@ -110,13 +110,11 @@ func (n *node) DryRun(ctx context.Context, r api.SubmitRequest, peer server.Peer
 	out.Name, out.Stages, out.Pipelines, out.MicroBatches = j.Name, int(j.Stages), int(j.Pipelines), int(j.MicroBatches)
 	out.Schedule, out.Recompute, out.Averaging = j.Schedule, j.Recompute, s.Averaging()
 	out.Why, out.Warnings, out.Budget = append([]string{}, s.Why...), append([]string{}, s.Warnings...), j.Train.Budget()
-	late, err := n.coordinator().PreviewLate(ctx, s)
+	chosen, err := n.coordinator().PreviewChoices(ctx, s)
 	if err != nil {
 		return none, fmt.Errorf("submit %s --dry-run: %w", r.File, err)
 	}
-	if late != "" {
-		out.Why = append(out.Why, late)
-	}
+	out.Why = append(out.Why, chosen...)
 	if s.Budget != nil {
 		out.BudgetSamples, out.Steps = s.Budget.Samples, s.Budget.Steps
 	}

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +23,10 @@ func decideAveraging(j *job.Job) error {
 		return err
 	}
 	c := method.Config()
-	a.Alpha, a.Horizon, a.OuterRate, a.Tau = c.Alpha, c.Horizon, c.OuterRate, c.Tau
+	a.Alpha, a.OuterRate, a.Tau = c.Alpha, c.OuterRate, c.Tau
+	if a.TauMost == 0 { // else by the tau that is chosen
+		a.Horizon = c.Horizon
+	}
 	dropUnread(a)
 	if a.RateScale == job.AutoFactor {
 		a.RateScale = job.Factor(method.RateScale(stage.Adaptive(j.Optimizer.Name)))
@@ -60,14 +64,27 @@ func (x *resolver) decideRounds() bool {
 		}
 		return false
 	}
-	if a.Tau == 0 {
-		a.Tau = method.Config().Tau
-		if steps := int(j.Wanted(0)) / (j.Train.Batch * jobfile.Pipelines(j)); steps > 0 && a.Tau > 1 { //nolint:gosec // a budget
-			rounds := max(leastRounds*every, (steps+a.Tau-1)/a.Tau)
-			a.Tau = (steps + rounds - 1) / rounds
+	if a.Tau == job.AutoTau {
+		if problem := jobfile.UnchosenTau(j); problem != "" {
+			x.refuse("averaging.tau", "1", "%s", problem)
+			return false
 		}
+		a.TauMost = cmp.Or(a.TauMost, elastic.MostTau)
+	}
+	if a.Tau == 0 || a.Tau == job.AutoTau {
+		a.Tau = wholeRounds(method.Config().Tau, int(j.Wanted(0))/(j.Train.Batch*jobfile.Pipelines(j)), every) //nolint:gosec // a budget
 	}
 	return true
+}
+
+// wholeRounds is about how long rounds are where they may be of so many steps: as many as a budget of steps takes, of about one length, and enough that everything is exchanged leastRounds times, each time in so many rounds. A budget of 0
+// is not known.
+func wholeRounds(tau, steps, every int) int {
+	if steps < 1 || tau < 2 {
+		return tau
+	}
+	rounds := max(leastRounds*every, (steps+tau-1)/tau)
+	return (steps + rounds - 1) / rounds
 }
 
 // CheckRounds checks that a budget, with epochs of so many samples, has a round for each of the parts of the model that are exchanged in turn. It returns the key that is wrong and the nearest value for it;
@@ -75,7 +92,7 @@ func (x *resolver) decideRounds() bool {
 func CheckRounds(j *job.Job, epoch uint64) (key, nearest, problem string) {
 	method, err := jobfile.Averaging(&j.Averaging, int(j.Pipelines))
 	b := j.Resolved(epoch)
-	if err != nil || b == nil || j.Averaging.Tau == 0 {
+	if err != nil || b == nil || j.Averaging.Tau < 1 {
 		return "", "", ""
 	}
 	every, rounds := uint64(method.Needs().Every()), b.Steps/uint64(j.Averaging.Tau)

@@ -102,7 +102,7 @@ func (v *Survey) Lay(g Ground, tries int) (*Laid, error) {
 func (s *Spec) Over(l *Laid) *Spec {
 	s = s.Admitted()
 	out := *s
-	out.base, out.Layout = s, &l.Layout
+	out.base, out.laid, out.Layout = s, true, &l.Layout
 	if s.Report != nil {
 		report := *s.Report
 		c := &report.Chosen
@@ -115,9 +115,9 @@ func (s *Spec) Over(l *Laid) *Spec {
 }
 
 // Laid reports whether it is.
-func (s *Spec) Laid() bool { return s.base != nil && s.late == nil }
+func (s *Spec) Laid() bool { return s.laid }
 
-// Admitted is the spec as it was before it was laid over nodes, or late layers were chosen for them.
+// Admitted is the spec as it was before it was laid over nodes, or late layers or a tau were chosen for them.
 func (s *Spec) Admitted() *Spec {
 	if s.base != nil {
 		return s.base

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -60,19 +61,24 @@ func (s *Spec) ChooseLate(grounds []Ground, links []GroupLink, before *Late) *La
 	l := &Late{
 		Layers: chosen, Seconds: seconds, None: step.Seconds(0), All: step.Seconds(len(step.Layers)), Compute: step.Compute, Exchange: step.Exchange(),
 	}
-	basis := "estimated from floating-point operations"
-	if measured {
-		basis = "as measured by its tuning"
-	}
-	slowest := slices.MinFunc(links, func(a, b GroupLink) int {
-		if a.Link.BitsPerSecond < b.Link.BitsPerSecond {
-			return -1
-		}
-		return 1
-	})
+	basis := basisOf(measured)
+	slowest := slowestLink(links)
 	l.Why = fmt.Sprintf("stale_layers %d of %d%s: a step takes %s, %s with none late and %s with all; it computes for %s (%s), and the gradients of all layers take %s over the link %s with %v",
 		chosen, len(step.Layers), kept, words.Seconds(seconds), words.Seconds(l.None), words.Seconds(l.All), words.Seconds(l.Compute), basis, words.Seconds(l.Exchange), slowest.Name, slowest.Link)
 	return l
+}
+
+// basisOf says where the times of a step are from.
+func basisOf(measured bool) string {
+	if measured {
+		return "as measured by its tuning"
+	}
+	return "estimated from floating-point operations"
+}
+
+// slowestLink is the first of the slowest.
+func slowestLink(links []GroupLink) GroupLink {
+	return slices.MinFunc(links, func(a, b GroupLink) int { return cmp.Compare(a.Link.BitsPerSecond, b.Link.BitsPerSecond) })
 }
 
 // WithLate is the spec of a job with what was chosen for a placement.
@@ -105,7 +111,14 @@ func (s *Spec) step(grounds []Ground, links []GroupLink) (step elastic.Step, mea
 	slow := slowest(v.profile, grounds)
 	pipelines := s.Job.Shared()
 	load := schedule.Load{Pipelines: pipelines, MicroBatches: int(s.Job.MicroBatches), AverageEvery: 1}
-	if step.Compute, err = tuner.Period(plan, s.grounded(costs, v.profile, grounds, slow, measured), load); err != nil {
+	costs = s.grounded(costs, v.profile, grounds, slow, measured)
+	if step.Compute, err = tuner.Period(plan, costs, load); err == nil && s.TauOpen() {
+		with := step.Compute
+		load.AverageEvery = 0
+		step.Compute, err = tuner.Period(plan, costs, load)
+		step.Average = max(0, with-step.Compute)
+	}
+	if err != nil {
 		return step, false, fmt.Errorf("what a step of job %s takes: %w", s.Job.Name, err)
 	}
 	at := map[string]int{}

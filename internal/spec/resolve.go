@@ -380,6 +380,7 @@ func (x *resolver) adopt(a *arrangement, recomputeOpen bool) {
 		x.because(x.whyRecompute())
 	}
 	x.whyLate()
+	x.whyTau()
 	x.because("schedule " + x.Job.Schedule + ": " + a.why)
 	if x.Job.Devices.Kind == job.KindGPU {
 		x.because(a.whyMemory())
@@ -440,15 +441,11 @@ func (x *resolver) prove(plan schedule.Plan, err error) {
 		x.Job.MicroBatches, x.Job.Stages, 100*timed.Bubble)
 }
 
-// whyDrains says what would have a plan drain less often.
-func (x *resolver) whyDrains(plan schedule.Plan) {
-	if x.Job.Averaging.Tau == 1 && plan.Stages() > 1 && x.UserPlan == nil {
-		x.because("a round has one batch (averaging.tau is 1), for which the pipeline drains; with a larger averaging.tau it runs on across the batches of a round")
-	}
-}
-
 // checkUpdates refuses what needs all stages to wait for each other at every optimizer step, which those inside of a batch do not.
 func (x *resolver) checkUpdates(plan schedule.Plan) {
+	if x.Job.Averaging.TauMost > 0 {
+		x.refuse("averaging.tau", "1", "averaging.tau is auto, and the schedule steps the optimizer inside of a batch and runs on across the batches of a round, so that its memory depends on tau; want a number")
+	}
 	if problem := jobfile.Inside(&x.Job, x.set); problem != "" {
 		x.refuse("schedule", job.Default().Schedule, "%s", problem)
 	}

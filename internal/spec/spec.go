@@ -55,8 +55,9 @@ type Spec struct {
 
 	Report *tuner.Report `json:"-"` // of a tuned job; it lies beside the spec in the replicated state
 
-	base      *Spec                 // that this one is laid over nodes, or has late layers for; nil: it is the one that was admitted
+	base      *Spec                 // that this one is laid over nodes, or has late layers or a tau for; nil: it is the one that was admitted
 	late      *Late                 // that were chosen; nil: the file says how many, or none were yet
+	laid      bool                  // over nodes
 	placement func() []int          // once
 	memory    func() []tuner.Memory // once
 }
@@ -307,7 +308,11 @@ func (s *Spec) Averaging() string {
 	if s.Groups() > 1 && a.Precision != "" && a.Precision != string(elastic.Float32) {
 		said = append(said, "precision="+a.Precision)
 	}
-	return strings.Join(append(said, fmt.Sprintf("tau=%d", a.Tau), rate), " ")
+	tau := fmt.Sprintf("tau=%d", a.Tau)
+	if s.TauOpen() {
+		tau = fmt.Sprintf("tau=auto, %d to %d,", a.Tau, max(a.Tau, a.TauMost))
+	}
+	return strings.Join(append(said, tau, rate), " ")
 }
 
 // Ages says how old what pipelines apply is, for people; empty of a single pipeline, or where their number, the cut, or how many layers are late is not known.
@@ -336,6 +341,9 @@ func describeSetting(a *job.Averaging, setting string) string {
 	case "horizon":
 		if elastic.PullRule(a.Pull) != elastic.PullPredicted {
 			return ""
+		}
+		if a.Horizon == 0 && a.TauMost > 0 {
+			return "horizon=auto"
 		}
 		return fmt.Sprintf("horizon=%.3g", cmp.Or(a.Horizon, elastic.DefaultHorizon(a.Tau)))
 	case "max_drift":

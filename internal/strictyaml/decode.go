@@ -138,6 +138,8 @@ func (f *Field) read(n *Node) (x reflect.Value, near string, ok bool) {
 	switch {
 	case f.Word == "" || n.Kind != Text:
 		return f.readPlain(n)
+	case n.Scalar == f.Word && !math.IsNaN(f.Stands):
+		return reflect.ValueOf(f.Stands).Convert(f.Type), "", true
 	case n.Scalar == f.Word:
 		return reflect.Zero(f.Type), "", true
 	}

@@ -20,6 +20,7 @@ import (
 //	items=2, items=1+   how many entries a list has
 //	oneof=a|b           the allowed words
 //	word=auto           a word that stands for the zero value
+//	stands=-1           of a number: what that word stands for in the place of 0, which is outside of the bounds
 //	of=a|b              the values of another key with which it is read; the caller checks that
 //	each=stage|device   of a list: an entry for each stage, or device, or a value alone that stands for all of them
 //	alone=WORD          of such a list of words: one more word, which only a value alone may be
@@ -54,7 +55,8 @@ type Rule struct {
 	Min, Max, Above, Below   float64 // NaN when there is no such bound
 	MinItems, MaxItems       int     // of a list; MaxItems 0: no bound
 	OneOf, Of                []string
-	Word                     string            // that stands for the zero value; "" for none
+	Word                     string            // that stands for the zero value, or for Stands; "" for none
+	Stands                   float64           // what Word stands for in the place of 0; NaN: 0
 	Alone                    string            // a word that is no entry of a list, and stands for all of it; "" for none
 	Also                     []string          // what other programs call the key
 	Means                    map[string]string // of words that other programs have, the one of OneOf that is meant
@@ -139,7 +141,7 @@ func (f *Field) reads() bool { return reflect.PointerTo(f.Type).Implements(typeV
 // ruleOf reads the tags of a field. A malformed tag is a mistake in this program, not in a file.
 func ruleOf(f reflect.StructField) Rule {
 	none := math.NaN()
-	r := Rule{Min: none, Max: none, Above: none, Below: none, Form: f.Tag.Get("form"), Default: f.Tag.Get("default"), Zero: f.Tag.Get("zero")}
+	r := Rule{Min: none, Max: none, Above: none, Below: none, Stands: none, Form: f.Tag.Get("form"), Default: f.Tag.Get("default"), Zero: f.Tag.Get("zero")}
 	if p := f.Tag.Get("pattern"); p != "" {
 		r.Pattern = regexp.MustCompile(p)
 	}
@@ -154,7 +156,7 @@ func ruleOf(f reflect.StructField) Rule {
 		}
 	}
 	texts := map[string]*string{"each": &r.Each, "word": &r.Word, "alone": &r.Alone, "number": &r.Number}
-	bounds := map[string]*float64{"min": &r.Min, "max": &r.Max, "above": &r.Above, "below": &r.Below}
+	bounds := map[string]*float64{"min": &r.Min, "max": &r.Max, "above": &r.Above, "below": &r.Below, "stands": &r.Stands}
 	lists := map[string]*[]string{"oneof": &r.OneOf, "of": &r.Of}
 	switches := map[string]*bool{"required": &r.Required, "path": &r.Path, "optional": &r.Optional}
 	for word := range strings.FieldsSeq(f.Tag.Get("rule")) {
