@@ -42,6 +42,9 @@ func AgesText(m Method, layers int) string {
 	if period := m.Needs().Period; period > 1 {
 		return fmt.Sprintf("all layers, in fragments that are exchanged in turn: the center of 1 to %d rounds before", period)
 	}
+	if turns := m.Needs().Turns; turns > 1 {
+		return fmt.Sprintf("all layers: the center, which pipelines visit in turn, each in every %d rounds", turns)
+	}
 	ages := Ages(m, layers)
 	var parts []string
 	for _, a := range ages {

@@ -63,6 +63,8 @@ type member struct {
 //
 // With a Needs.Period most rounds carry no message. The Center asks for the same actions in them; whoever executes them runs no rule of the center then (Needs.Exchanges), and a Pull only mixes
 // (Needs.Mixes). So a round, its snapshot and who may begin it mean the same everywhere.
+//
+// With Needs.Turns one pipeline alone has a message in a round (Needs.Visits), and the same holds for the others.
 type Center struct {
 	needs     Needs
 	wait      bool   // rounds have timing After whatever that of needs is

@@ -35,6 +35,8 @@
 //
 // With a Needs.Period rules run in some rounds alone: Pull, Merge and Advance where Needs.Exchanges says so, and Mixer.Mix in the place of Pull where Needs.Mixes does.
 //
+// With Needs.Turns one pipeline alone has a rule in a round (Needs.Visits): Pull and Merge of the others do nothing, nor does Advance where that one is no member any more.
+//
 // A round's snapshot is a consistent cut: every pipeline as it left the round, and the center after it. Resuming from it and
 // going on gives the same bits as never having stopped.
 package elastic

@@ -179,7 +179,7 @@ func (c *copies) arrive() error {
 	}
 	c.log = append(c.log, fmt.Sprintf("%d:%d at %d", p.pipeline, p.round, p.to))
 	s.trained[p.pipeline] = p.round
-	if c.method.Needs().Exchanges(p.round) {
+	if c.method.Needs().Visits(p.pipeline, p.round) {
 		copy(s.message(p.pipeline, p.round), p.content)
 	}
 	actions, err := s.center.Update(p.pipeline, p.round)

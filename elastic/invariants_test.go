@@ -112,6 +112,20 @@ type plain struct {
 func (p *plain) step(name string, updates []flat.Host) {
 	p.round++
 	n := float64(len(p.x))
+	if name == "easgd-async" { // x^p <- x^p - alpha (x^p - x~); x~ <- x~ + alpha (x^p - x~), with alpha = beta/N
+		for i, u := range updates {
+			for j, d := range u {
+				p.x[i][j] += float64(d)
+			}
+		}
+		visitor := p.x[p.round%len(p.x)]
+		for j := range visitor {
+			force := 0.9 / n * (visitor[j] - p.center[j])
+			visitor[j] -= force
+			p.center[j] += force
+		}
+		return
+	}
 	for j := range p.center {
 		mean, all := 0.0, 0.0
 		for i := range p.x {
@@ -177,6 +191,9 @@ func TestMethodsAgainstTheirPapers(t *testing.T) {
 						t.Fatalf("%s, round %d: element %d of pipeline %d is %v, expected %v", name, r+1, j, i, v, p.x[i][j])
 					}
 				}
+			}
+			if d := s.distance(p.center); !m.Needs().Gradients && d > tolerance {
+				t.Fatalf("%s, round %d: the center is %v from the expected one", name, r+1, d)
 			}
 		}
 	}

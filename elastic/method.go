@@ -13,22 +13,24 @@ import (
 
 // entry is a row of the table of methods.
 type entry struct {
-	build func(Config) Method // gets a validated Config, defaults filled in, of several pipelines
-	check func(Config) error  // what the method refuses beyond what all do; nil: nothing
-	reads []string            // the settings of the section averaging that are its own
-	tau   int                 // Config.Tau by default
-	least int                 // the least that Tau chooses
+	build func(Config) Method         // gets a validated Config, defaults filled in, of several pipelines
+	check func(Config) error          // what the method refuses beyond what all do; nil: nothing
+	reads []string                    // the settings of the section averaging that are its own
+	tau   int                         // Config.Tau by default
+	least int                         // the least that Tau chooses
+	alpha func(pipelines int) float64 // Config.Alpha by default; nil: that of the pull
 }
 
 // methods is every averaging method, by name.
 var methods = map[string]entry{
-	"elastic":          {newElastic, checkElastic, []string{"pull", "alpha", "horizon", "max_drift"}, 1, 1},
-	"localsgd":         {newLocalSGD, nil, nil, 8, 1},
-	"diloco":           {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}, 32, 32},
-	"streaming-diloco": {newStreaming, checkStreaming, []string{"outer_lr", "outer_momentum", "fragments", "mix"}, 8, 8},
-	"allreduce":        {newAllReduce, checkGradients, nil, 1, 1},
-	"pipesgd":          {newPipeSGD, checkGradients, []string{"warmup"}, 1, 1},
-	"sapipe":           {newSAPipe, checkSAPipe, []string{"warmup", "stale_layers", "prediction", "compensation", "lambda"}, 1, 1},
+	"elastic":          {newElastic, checkElastic, []string{"pull", "alpha", "horizon", "max_drift"}, 1, 1, nil},
+	"easgd-async":      {newInTurn, checkInTurn, []string{"alpha"}, 1, 1, alphaInTurn},
+	"localsgd":         {newLocalSGD, nil, nil, 8, 1, nil},
+	"diloco":           {newDiLoCo, nil, []string{"outer_lr", "outer_momentum"}, 32, 32, nil},
+	"streaming-diloco": {newStreaming, checkStreaming, []string{"outer_lr", "outer_momentum", "fragments", "mix"}, 8, 8, nil},
+	"allreduce":        {newAllReduce, checkGradients, nil, 1, 1, nil},
+	"pipesgd":          {newPipeSGD, checkGradients, []string{"warmup"}, 1, 1, nil},
+	"sapipe":           {newSAPipe, checkSAPipe, []string{"warmup", "stale_layers", "prediction", "compensation", "lambda"}, 1, 1, nil},
 }
 
 // Methods lists the names that NewMethod takes, sorted.
@@ -250,6 +252,8 @@ type Needs struct {
 	// Period: where it is above 1, elements are exchanged in every Period-th round alone, those whose number modulo Period is Phase. Another round carries no message of them, and
 	// no rule runs, but for that of a Mixer. Slices with each Phase below Period make up the vector. Rounds have timing Before.
 	Period, Phase uint64
+	// Turns: where it is above 1, one pipeline alone exchanges in a round, that whose number is the round modulo Turns. The others send no message, and no rule of theirs runs. Rounds have timing Before.
+	Turns uint64
 }
 
 // Mixer is a method with a Needs.Period, whose pipelines take what an exchange has come to in the round after it.
@@ -262,11 +266,16 @@ type Mixer interface {
 // Exchanges reports whether messages are exchanged in a round.
 func (n Needs) Exchanges(round uint64) bool { return n.Period < 2 || round%n.Period == n.Phase }
 
+// Visits reports whether a pipeline exchanges in a round.
+func (n Needs) Visits(pipeline int, round uint64) bool {
+	return n.Exchanges(round) && (n.Turns < 2 || round%n.Turns == uint64(pipeline)) //nolint:gosec // not negative
+}
+
 // Mixes reports whether pipelines mix their weights with the center in a round.
 func (n Needs) Mixes(round uint64) bool { return n.Period > 1 && round > 1 && n.Exchanges(round-1) }
 
-// Every is how many rounds it takes until everything has been exchanged once.
-func (n Needs) Every() int { return int(max(1, n.Period)) } //nolint:gosec // not more than layers
+// Every is how many rounds it takes until every pipeline has exchanged everything once.
+func (n Needs) Every() int { return int(max(1, n.Period, n.Turns)) } //nolint:gosec // not more than layers, or pipelines
 
 // Buffers is the number of messages a pipeline needs so that it never waits for one. With Before it fills the message of
 // round r+1 while that of round r may still wait for its turn; that of r has been merged before the pipeline is released from
@@ -404,6 +413,9 @@ func NewMethod(name string, c Config) (Method, error) {
 	}
 	if c.Tau == 0 {
 		c.Tau = DefaultTau(name)
+	}
+	if c.Alpha == 0 && of.alpha != nil && c.Pipelines > 0 {
+		c.Alpha = of.alpha(c.Pipelines)
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err

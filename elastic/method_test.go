@@ -178,7 +178,7 @@ func TestDefaults(t *testing.T) {
 	for n, root := range map[int]float64{1: 1, 2: math.Sqrt2, 4: 2} {
 		for name, m := range everyMethod(t, n) {
 			expected := 1.0
-			if strings.HasPrefix(name, "elastic") || name == "localsgd" {
+			if strings.HasPrefix(name, "elastic") || name == "localsgd" || name == "easgd-async" {
 				expected = root
 			}
 			if got := m.RateScale(true); got != expected {
@@ -425,7 +425,7 @@ func TestConfigNamesTheSettingAndItsRange(t *testing.T) {
 			t.Errorf("%+v: error %v, expected one with %q", c.config, err, c.expect)
 		}
 	}
-	if _, err := NewMethod("elastc", Config{Pipelines: 2}); err == nil || !strings.Contains(err.Error(), `"elastc": one of allreduce, diloco, elastic`) {
+	if _, err := NewMethod("elastc", Config{Pipelines: 2}); err == nil || !strings.Contains(err.Error(), `"elastc": one of allreduce, diloco, easgd-async, elastic`) {
 		t.Errorf("unknown method: %v", err)
 	}
 }

@@ -19,6 +19,7 @@ type shell struct {
 	shard    Shard
 	local    func(pipeline int, round uint64, x flat.Host) flat.Host
 	n        int
+	merged   uint64 // the newest round in which a message was
 	x        map[int]flat.Host
 	g        map[int]flat.Host // gradients, where those are exchanged: what would have been the updates
 	messages map[int][]flat.Host
@@ -168,7 +169,7 @@ func (s *shell) execute(actions []Action) {
 			if s.method.Needs().Gradients {
 				pulled = s.g
 			}
-			pull(s.method, a.Round, pulled[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
+			pull(s.method, a.Pipeline, a.Round, pulled[a.Pipeline], s.message(a.Pipeline, a.Round), s.shard.Center)
 		case Capture:
 			s.due[[2]uint64{a.Round, uint64(a.Pipeline)}] = true
 			if !s.method.Needs().Gradients {
@@ -186,16 +187,17 @@ func (s *shell) execute(actions []Action) {
 				s.capture(a)
 			}
 		case Merge:
-			if !s.method.Needs().Exchanges(a.Round) {
+			if !s.method.Needs().Visits(a.Pipeline, a.Round) {
 				break
 			}
 			message := s.message(a.Pipeline, a.Round)
 			s.method.Merge(s.shard, message, a.First)
+			s.merged = a.Round
 			for i := range message { // it is the pipeline's again: nobody may still need its content
 				message[i] = 1e30
 			}
 		case Advance:
-			if s.method.Needs().Exchanges(a.Round) {
+			if s.merged == a.Round {
 				s.method.Advance(s.shard, a.Count)
 			}
 			s.advanced[a.Round] = s.centerCopy()
@@ -214,12 +216,12 @@ func (s *shell) execute(actions []Action) {
 }
 
 // pull is the pipeline's side of a round.
-func pull(m Method, round uint64, x, message, center flat.Vector) {
+func pull(m Method, pipeline int, round uint64, x, message, center flat.Vector) {
 	needs := m.Needs()
 	if needs.Mixes(round) {
 		m.(Mixer).Mix(x, center)
 	}
-	if needs.Exchanges(round) {
+	if needs.Visits(pipeline, round) {
 		m.Pull(x, message, center)
 	}
 }
@@ -324,14 +326,14 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 		if m.Needs().Timing == Before && !m.Needs().Gradients {
 			pullAll(m, r, x, messages, shard.Center)
 		}
-		first, exchanges := true, m.Needs().Exchanges(r)
+		first := true
 		for i := range pipelines {
-			if messages[i] != nil && exchanges {
+			if messages[i] != nil && m.Needs().Visits(i, r) {
 				m.Merge(shard, messages[i], first)
 				first = false
 			}
 		}
-		if len(messages) > 0 && exchanges {
+		if !first {
 			m.Advance(shard, len(messages))
 		}
 		switch needs := m.Needs(); {
@@ -354,7 +356,7 @@ func sequential(m Method, rounds uint64, n int, pipelines int, member func(pipel
 
 func pullAll(m Method, round uint64, x, messages map[int]flat.Host, center flat.Vector) {
 	for i := range messages {
-		pull(m, round, x[i], messages[i], center)
+		pull(m, i, round, x[i], messages[i], center)
 	}
 }
 

@@ -268,7 +268,7 @@ func TestStreamingDiLoCoRefusesWhatCannotStream(t *testing.T) {
 
 // TestMethodsHaveRoundsOfTheirOwnLengthByDefault: those that train apart take several batches, and a tau that is given stays.
 func TestMethodsHaveRoundsOfTheirOwnLengthByDefault(t *testing.T) {
-	want := map[string]int{"elastic": 1, "allreduce": 1, "pipesgd": 1, "sapipe": 1, "localsgd": 8, "diloco": 32, "streaming-diloco": 8}
+	want := map[string]int{"elastic": 1, "easgd-async": 1, "allreduce": 1, "pipesgd": 1, "sapipe": 1, "localsgd": 8, "diloco": 32, "streaming-diloco": 8}
 	for _, name := range Methods() {
 		for _, pipelines := range []int{1, 2} {
 			if got := newMethodOf(t, name, Config{Pipelines: pipelines}).Config().Tau; got != want[name] || DefaultTau(name) != got {

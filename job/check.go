@@ -68,8 +68,12 @@ func (c *checker) checkAveraging(methods map[string][]string) {
 	for _, setting := range slices.Sorted(maps.Keys(readers)) {
 		if key := "averaging." + setting; known && !slices.Contains(own, setting) && c.Has(key) {
 			of := readers[setting]
+			one := of[0]
+			if usual := Default().Averaging.Method; slices.Contains(of, usual) {
+				one = usual
+			}
 			c.refuse(key, "", "%s is read with method %s only, and averaging.method is %s; remove it, or write method: %s%s%s", key, strings.Join(of, " and "), a.Method,
-				of[0], together[setting], Without(methods[a.Method], methods[of[0]], c.Has))
+				one, together[setting], Without(methods[a.Method], methods[one], c.Has))
 		}
 	}
 	if slices.Contains(own, "lambda") && a.Lambda != 0 && a.Compensation == "none" {

@@ -316,7 +316,8 @@ type LoRA struct {
 
 // Averaging says how pipelines share what they learn.
 type Averaging struct {
-	// The averaging method. `elastic`: pipelines are pulled toward a center that takes the mean of their updates (AvgPipe; see `pull`). `localsgd`: after
+	// The averaging method. `elastic`: pipelines are pulled toward a center that takes the mean of their updates (AvgPipe; see `pull`). `easgd-async`: asynchronous EASGD, whose pipelines visit the center in turn, one in each round, where both move
+	// toward each other by `alpha`, while the others go on; nobody waits. `localsgd`: after
 	// `tau` steps of its own every pipeline is set to the mean of all. `diloco`: after `tau` steps the center takes a step of SGD with Nesterov's momentum by
 	// the mean of their updates, and all go on from it. `streaming-diloco`: the same for one of `fragments` parts of the model after another, while training goes on: pipelines mix what they have with
 	// the result a round later, by `mix`, and nobody waits. `allreduce`: synchronous data parallelism; every step applies the mean of the pipelines' gradients. `pipesgd`:
@@ -331,8 +332,8 @@ type Averaging struct {
 	// `elastic` is EASGD: center and pipelines are pulled toward each other by the same amount.
 	Pull string `yaml:"pull" json:"pull" default:"predicted" rule:"oneof=predicted|new|old|elastic"`
 	// How far a pipeline is pulled in a round: 1 is all the way. 0: 1 for `predicted` and `new`; for the others
-	// 1/pipelines, and 0.25 for fewer than four.
-	Alpha float64 `yaml:"alpha" json:"alpha" default:"0" rule:"min=0 max=1" zero:"1, or with pull old or elastic 1/pipelines"`
+	// 1/pipelines, and 0.25 for fewer than four. With `easgd-async` below 1, and 0: 0.9/pipelines.
+	Alpha float64 `yaml:"alpha" json:"alpha" default:"0" rule:"min=0 max=1" zero:"1, or with pull old or elastic 1/pipelines, with easgd-async 0.9/pipelines"`
 	// With `pull: predicted`, how many of its own updates a pipeline adds to the center to predict where that will be. 1: where this
 	// round's updates take it. More: ahead of that, where the next gradients arrive. 0: 1.5, and 1 with a tau above 1.
 	Horizon float64 `yaml:"horizon" json:"horizon" default:"0" rule:"min=0 max=4" zero:"1.5, or 1 with a tau above 1"`
@@ -367,11 +368,11 @@ type Averaging struct {
 	// With `groups` above 1, what the elements of messages between groups are rounded to. `bf16` halves what the network carries. `int8` sends a byte for an element, scaled by the largest of 256, and adds
 	// what rounding left out to the next message; sums, which are sent back, are bf16.
 	Precision string `yaml:"precision" json:"precision,omitempty" default:"f32" rule:"oneof=f32|bf16|int8"`
-	// What the learning rate is multiplied by, at every step. `auto`: with elastic and localsgd the root of the number of pipelines for adam and adamw, whose
+	// What the learning rate is multiplied by, at every step. `auto`: with elastic, easgd-async and localsgd the root of the number of pipelines for adam and adamw, whose
 	// updates shrink when they are averaged, else 1. The budget of `train` is that of all pipelines, so each of N takes an
 	// Nth of the steps, at this rate.
 	RateScale Factor `yaml:"lr_scale" json:"lr_scale" default:"auto" rule:"above=0 max=1e6 word=auto"`
-	// Optimizer steps of each pipeline between rounds; 1 with allreduce, pipesgd and sapipe. 0: 8 with localsgd and streaming-diloco, 32 with diloco, and with elastic 1; less where the budget is so small that
+	// Optimizer steps of each pipeline between rounds; 1 with allreduce, pipesgd and sapipe. 0: 8 with localsgd and streaming-diloco, 32 with diloco, and with elastic and easgd-async 1; less where the budget is so small that
 	// a pipeline, or a fragment, would have fewer than 4 rounds. The schedules pipedream and pipedream-2bw, which step
 	// inside of batches, count these, and run on across them: a pipeline drains where a round ends, also one that has nobody to average with. The budget of `train` is rounded up to whole rounds, so one that takes twice the
 	// budget or more is refused. `auto`: the fewest, up to `tau_most`, behind which the exchange with the other groups of pipelines is hidden, or takes a twentieth of a round where everybody waits for it; chosen where the

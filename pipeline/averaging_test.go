@@ -55,7 +55,7 @@ func TestSplitBackwardComputesTheSameBits(t *testing.T) {
 // executor, so the slow one's source is slow instead) and looks how far the fast one gets.
 func TestASlowPipelineHoldsUpOthersOnlyAsTheRuleSays(t *testing.T) {
 	for by, did := range map[string]uint64{
-		"predicted": 4, "old": 4, "elastic": 4, "new": 3, "localsgd": 3, "diloco": 3, "streaming-diloco 2": 4, "allreduce": 2, "pipesgd": 3, "pipesgd after 3": 2,
+		"predicted": 4, "old": 4, "elastic": 4, "easgd-async": 4, "new": 3, "localsgd": 3, "diloco": 3, "streaming-diloco 2": 4, "allreduce": 2, "pipesgd": 3, "pipesgd after 3": 2,
 	} {
 		t.Run(by, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { slowPipeline(t, by, did) })

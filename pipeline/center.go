@@ -298,8 +298,9 @@ func (s *shard) apply(of *segment, a elastic.Action) {
 		}
 	case elastic.Merge:
 		of.addSquare(a)
-		if !of.needs.Identity && of.here && of.needs.Exchanges(a.Round) {
+		if !of.needs.Identity && of.here && of.needs.Visits(a.Pipeline, a.Round) {
 			of.rules.Merge(of.vectors, of.message(a.Pipeline, a.Round), a.First)
+			of.merged = a.Round
 		}
 	case elastic.Advance:
 		s.advance(of, a)
@@ -349,7 +350,7 @@ func (s *shard) advance(of *segment, a elastic.Action) {
 	if of.here && s.peers.exist() {
 		s.peers.publish(of, a.Round)
 	}
-	if !of.needs.Exchanges(a.Round) { // nothing has been merged
+	if !of.needs.Exchanges(a.Round) || of.needs.Turns > 1 && of.here && of.merged != a.Round { // nothing has been merged
 		return
 	}
 	s.snaps.readRest(of.keeper())
@@ -389,7 +390,7 @@ func (s *shard) pull(of *segment, pipeline int, round uint64) {
 		if mixer, mixes := of.rules.(elastic.Mixer); mixes && of.needs.Mixes(round) {
 			mixer.Mix(of.weights[pipeline], of.vectors.Center)
 		}
-		if of.needs.Exchanges(round) {
+		if of.needs.Visits(pipeline, round) {
 			of.rules.Pull(of.weights[pipeline], message, of.vectors.Center)
 		}
 		if s.peers.takes(of) {

@@ -149,9 +149,9 @@ func (p *peers) sumBytes(of *segment) int {
 	return p.rounds.Sums().Bytes(of.To-of.From) + of.tailBytes()
 }
 
-// bytesIn are those of a message or a sum in a round: in one in which the segment is not exchanged those of the tail.
-func bytesIn(of *segment, round uint64, exchanged int) int {
-	if of.needs.Exchanges(round) {
+// bytesIn are those of a message or a sum in a round: where the segment, or the pipeline, does not exchange in it those of the tail.
+func bytesIn(of *segment, exchanges bool, exchanged int) int {
+	if exchanges {
 		return exchanged
 	}
 	return of.tailBytes()
@@ -164,7 +164,7 @@ func (s stageID) messageHeader(segment int, round uint64) wire.Header {
 
 // fill rounds the message of a pipeline here for a segment, and copies it for the group that owns that, unless it is this one. On the executor.
 func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vector, residual []float32) {
-	exchanges := of.needs.Exchanges(round)
+	exchanges := of.needs.Visits(pipeline, round)
 	if of.here {
 		if exchanges {
 			p.round(of, message, residual)
@@ -172,7 +172,7 @@ func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vecto
 		return
 	}
 	to := p.links[pipeline][of.owner]
-	f := to.NewFrame(p.id(pipeline).messageHeader(of.index, round), bytesIn(of, round, p.messageBytes(of)))
+	f := to.NewFrame(p.id(pipeline).messageHeader(of.index, round), bytesIn(of, exchanges, p.messageBytes(of)))
 	if exchanges {
 		p.pack(p.rounds, f.Payload, of, message, residual)
 	}
@@ -187,15 +187,16 @@ func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vecto
 // publish rounds the sum of a segment that is owned here, and copies it for every other group. On the executor.
 func (p *peers) publish(of *segment, round uint64) {
 	var first []byte
+	exchanges := of.needs.Exchanges(round)
 	for _, group := range slices.Sorted(maps.Keys(p.links[p.lead])) {
 		to := p.links[p.lead][group]
-		f := to.NewFrame(p.id(p.lead).messageHeader(of.index, round), bytesIn(of, round, p.sumBytes(of)))
+		f := to.NewFrame(p.id(p.lead).messageHeader(of.index, round), bytesIn(of, exchanges, p.sumBytes(of)))
 		switch {
 		case first != nil:
 			copy(f.Payload, first)
 		default:
 			first = f.Payload
-			if of.needs.Exchanges(round) {
+			if exchanges {
 				p.pack(p.rounds.Sums(), first, of, of.vectors.Sum, nil)
 			}
 			p.end(first, of, of.squared)
@@ -322,11 +323,11 @@ func (r *remote) deliver(ctx context.Context) error {
 		return fmt.Errorf("received %v: segment %d comes by another link: the groups do not cut the stage alike", f.Header, of.index)
 	}
 	round := r.delivered[of.index] + 1
-	by, bytes := r.shard.peers.rounds, r.shard.peers.messageBytes(of)
+	by, bytes, exchanges := r.shard.peers.rounds, r.shard.peers.messageBytes(of), of.needs.Visits(r.pipeline, round)
 	if as == of.sender() {
-		by, bytes = by.Sums(), r.shard.peers.sumBytes(of)
+		by, bytes, exchanges = by.Sums(), r.shard.peers.sumBytes(of), of.needs.Exchanges(round)
 	}
-	bytes = bytesIn(of, round, bytes)
+	bytes = bytesIn(of, exchanges, bytes)
 	if err := verify(f, r.messageHeader(of.index, round), bytes); err != nil {
 		return err
 	}
@@ -339,7 +340,7 @@ func (r *remote) deliver(ctx context.Context) error {
 		return err
 	}
 	err = r.shard.executor.doBetween(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
-		if of.needs.Exchanges(round) {
+		if exchanges {
 			r.shard.peers.unpack(by, of.message(as, round), of, f.Payload[:at])
 		}
 		if of.squares != nil {

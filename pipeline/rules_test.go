@@ -15,9 +15,9 @@ import (
 
 // averagings are the methods that tests run: elastic by its pulls, the others by their names, with what is set of them.
 var averagings = someIfRaced([]string{
-	"predicted", "old", "new", "elastic", "predicted within 0.0023", "old within 0.0012", "localsgd", "diloco", "streaming-diloco 2", "streaming-diloco 3", "streaming-diloco 4", "allreduce", "pipesgd", "pipesgd after 3",
+	"predicted", "old", "new", "elastic", "easgd-async", "predicted within 0.0023", "old within 0.0012", "localsgd", "diloco", "streaming-diloco 2", "streaming-diloco 3", "streaming-diloco 4", "allreduce", "pipesgd", "pipesgd after 3",
 	"sapipe 3 local", "sapipe 2 prev_sync diag after 2", "sapipe 3 local_prev_sync outer_adaptive", "sapipe 4 local_prev_sync diag_adaptive after 1", "sapipe 1 prev_sync outer", "sapipe 5 prev_sync after 1", "sapipe 99 none",
-}, "predicted", "new", "old within 0.0012", "diloco", "streaming-diloco 3", "allreduce", "pipesgd after 3", "sapipe 3 local_prev_sync outer_adaptive")
+}, "predicted", "new", "easgd-async", "old within 0.0012", "diloco", "streaming-diloco 3", "allreduce", "pipesgd after 3", "sapipe 3 local_prev_sync outer_adaptive")
 
 // someIfRaced are all, or under the race detector some: it looks at who touches what when, which each of these does in another way; which bits come out, all are held against without it.
 func someIfRaced[T any](all []T, some ...T) []T {
@@ -392,6 +392,9 @@ func (r *run) averageStage(s *sequential, k int, round uint64, deltas [][]flat.H
 	}
 	pull := r.pull()
 	switch r.by {
+	case "easgd-async":
+		r.visitStage(s, k, round)
+		return
 	case "diloco":
 		r.dilocoStage(s, k, deltas)
 		return
@@ -440,6 +443,19 @@ func (r *run) averageStage(s *sequential, k int, round uint64, deltas [][]flat.H
 			s.fakes[p][k].params.Axpy(alpha*float32(elastic.DefaultHorizon(r.tau)), deltas[p][k])
 		}
 	}
+}
+
+// visitStage is one round of one shard of EASGD whose pipelines visit the center in turn (Zhang et al. 2015, algorithm 1).
+func (r *run) visitStage(s *sequential, k int, round uint64) {
+	p := int(round) % r.pipelines //nolint:gosec // few
+	x, center := s.fakes[p][k].params, s.centers[k]
+	force := slices.Clone(x)
+	force.Axpy(-1, center)
+	force.Scale(float32(0.9 / float64(r.pipelines)))
+	x.Axpy(-1, force)
+	sent := r.rounded(s, p, k, force)
+	r.roundSum(s, sent, k)
+	center.Axpy(1, sent)
 }
 
 // decide says whether the next round of a stage is synchronous: while the pipelines are farther from the center than the bound, or, in a synchronous round, than half of it.

@@ -58,6 +58,7 @@ type segment struct {
 	here    bool // it is this one
 	center  *elastic.Center
 	vectors elastic.Shard
+	merged  uint64        // the newest round in which a message was, where that is here; on the executor
 	sums    []flat.Vector // of the owner, where that is another group: Needs.Buffers of them
 
 	// Where drift is bounded, on the executor.

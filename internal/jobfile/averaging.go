@@ -94,7 +94,7 @@ func UnchosenTau(j *job.Job) string {
 	case err != nil:
 		return ""
 	case method.Needs().Gradients:
-		return fmt.Sprintf("averaging.tau is auto, and averaging.method %s exchanges gradients in every step; want tau: 1, or a method that exchanges updates: localsgd, diloco, streaming-diloco or elastic", a.Method)
+		return fmt.Sprintf("averaging.tau is auto, and averaging.method %s exchanges gradients in every step; want tau: 1, or a method that exchanges updates: localsgd, diloco, streaming-diloco, easgd-async or elastic", a.Method)
 	case a.TauMost > 0 && a.TauMost < least:
 		return fmt.Sprintf("averaging.tau is auto and averaging.tau_most is %d: with method %s at least %d are chosen; want tau_most: %d or more, or a number for tau", a.TauMost, a.Method, least, least)
 	}

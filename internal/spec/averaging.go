@@ -55,12 +55,12 @@ func (x *resolver) decideRounds() bool {
 		x.refuseAveraging(err)
 		return false
 	}
-	every := method.Needs().Every()
-	if every > max(1, layers) {
+	every, parts := method.Needs().Every(), int(method.Needs().Period) //nolint:gosec // not more than fragments
+	if parts > max(1, layers) {
 		if layers < 2 {
 			x.refuse("averaging.method", "diloco", "averaging.method %s exchanges layers in turn, and %s of the model is trained; use diloco, or another method", a.Method, words.Count(layers, "layer"))
 		} else {
-			x.refuse("averaging.fragments", strconv.Itoa(layers), "averaging.fragments is %d: the model has %s that are trained, and each fragment needs one; at most %d", every, words.Count(layers, "layer"), layers)
+			x.refuse("averaging.fragments", strconv.Itoa(layers), "averaging.fragments is %d: the model has %s that are trained, and each fragment needs one; at most %d", parts, words.Count(layers, "layer"), layers)
 		}
 		return false
 	}
@@ -99,8 +99,12 @@ func CheckRounds(j *job.Job, epoch uint64) (key, nearest, problem string) {
 	if every <= rounds {
 		return "", "", ""
 	}
-	return "averaging.tau", strconv.FormatUint(max(1, b.Steps/every), 10), fmt.Sprintf("averaging.tau is %d, and the budget (%s) has %s of it, fewer than the %d in which all layers are exchanged once: some would stay as they "+
-		"began; use a smaller tau, fewer fragments or a larger budget", j.Averaging.Tau, j.Train.Budget(), words.Count(int(rounds), "round"), every)
+	what := "pipelines"
+	if method.Needs().Period > 1 {
+		what = "fragments"
+	}
+	return "averaging.tau", strconv.FormatUint(max(1, b.Steps/every), 10), fmt.Sprintf("averaging.tau is %d, and the budget (%s) has %s of it, fewer than the %d in which every pipeline exchanges all layers once: some would "+
+		"stay as they began; use a smaller tau, fewer %s or a larger budget", j.Averaging.Tau, j.Train.Budget(), words.Count(int(rounds), "round"), every, what)
 }
 
 // set reports whether a key of averaging, of those that have no value by default, has one.
