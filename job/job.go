@@ -331,9 +331,9 @@ type Averaging struct {
 	// `old`: the weights after the update are pulled toward the center before it, without a wait, and stay one update behind.
 	// `elastic` is EASGD: center and pipelines are pulled toward each other by the same amount.
 	Pull string `yaml:"pull" json:"pull" default:"predicted" rule:"oneof=predicted|new|old|elastic"`
-	// How far a pipeline is pulled in a round: 1 is all the way. 0: 1 for `predicted` and `new`; for the others
-	// 1/pipelines, and 0.25 for fewer than four. With `easgd-async` below 1, and 0: 0.9/pipelines.
-	Alpha float64 `yaml:"alpha" json:"alpha" default:"0" rule:"min=0 max=1" zero:"1, or with pull old or elastic 1/pipelines, with easgd-async 0.9/pipelines"`
+	// How far a pipeline is pulled in a round: 1 is all the way. `auto`, or 0: 1 for `predicted` and `new`; for the others
+	// 1/pipelines, and 0.25 for fewer than four. With `easgd-async` below 1, and by default 0.9/pipelines.
+	Alpha float64 `yaml:"alpha" json:"alpha" default:"0" rule:"min=0 max=1 word=auto" zero:"1, or with pull old or elastic 1/pipelines, with easgd-async 0.9/pipelines"`
 	// With `pull: predicted`, how many of its own updates a pipeline adds to the center to predict where that will be. 1: where this
 	// round's updates take it. More: ahead of that, where the next gradients arrive. 0: 1.5, and 1 with a tau above 1.
 	Horizon float64 `yaml:"horizon" json:"horizon" default:"0" rule:"min=0 max=4" zero:"1.5, or 1 with a tau above 1"`

@@ -260,6 +260,17 @@ func TestStaleLayersOfAnotherKindAreRefusedOnce(t *testing.T) {
 	}
 }
 
+// TestAlphaAutoIsTheDefault, and other words are none.
+func TestAlphaAutoIsTheDefault(t *testing.T) {
+	j, _, err := Parse("job.yaml", []byte(shortest), []string{"averaging.alpha=auto"}, environment)
+	if err != nil || j.Averaging.Alpha != Default().Averaging.Alpha {
+		t.Errorf("auto: %v", err)
+	}
+	if _, _, err := Parse("job.yaml", []byte(shortest), []string{"averaging.alpha=some"}, environment); err == nil || !strings.Contains(err.Error(), "averaging.alpha wants a number from 0 to 1, or auto") {
+		t.Errorf("some: %v", err)
+	}
+}
+
 // TestTau: a number, or a word that is neither a number nor the default, which alone has a bound.
 func TestTau(t *testing.T) {
 	for set, want := range map[string]string{
