@@ -70,10 +70,10 @@ func TestFragmentsAreAsManyAsLayersAtMost(t *testing.T) {
 	}
 }
 
-// TestAFragmentIsChargedByRound: of what groups send each other a round has a part.
-func TestAFragmentIsChargedByRound(t *testing.T) {
+// TestPartsOfAnExchangeAreChargedByRound: of what groups send each other a round has a part, of a model or of the pipelines.
+func TestPartsOfAnExchangeAreChargedByRound(t *testing.T) {
 	sent := map[string]int64{}
-	for _, averaging := range []string{"method: diloco, tau: 8", "method: streaming-diloco, fragments: 2, tau: 8"} {
+	for _, averaging := range []string{"method: diloco, tau: 8", "method: streaming-diloco, fragments: 2, tau: 8", "method: easgd-async, tau: 8"} {
 		j, facts := parsed(t, refJob, 0, "pipelines=2", "groups=2", "train.steps=1000", "averaging={"+averaging+"}")
 		found, problems := spec.Resolve(j, facts, nil)
 		if len(problems) > 0 {
@@ -94,7 +94,9 @@ func TestAFragmentIsChargedByRound(t *testing.T) {
 			t.Errorf("it says %s", s.Averaging())
 		}
 	}
-	if whole, part := sent["diloco"], sent["streaming-diloco"]; whole == 0 || part > whole/2 || part < whole/2-8 {
-		t.Errorf("in the time of a batch diloco sends %d bytes, in two fragments %d", whole, part)
+	for _, by := range []string{"streaming-diloco", "easgd-async"} {
+		if whole, part := sent["diloco"], sent[by]; whole == 0 || part > whole/2 || part < whole/2-8 {
+			t.Errorf("in the time of a batch diloco sends %d bytes, %s in two parts %d", whole, by, part)
+		}
 	}
 }
