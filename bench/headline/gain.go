@@ -45,7 +45,7 @@ type moment struct {
 	judged bool // its gains are held against bars; those of the other one are shown beside
 }
 
-var moments = []moment{{"early", workload.first, true}, {"late", workload.last, false}}
+var moments = []moment{{"early", workload.first, false}, {"late", workload.last, true}}
 
 // gains are the figures of a way to average, own, over the best peer: each by itself, and the geometric means of each model and of all.
 func gains(all []compared, at moment, own string, published bool) (figures []report.Figure, err error) {
