@@ -272,9 +272,11 @@ run_bench = $(MAKE) --no-print-directory deps build >&2; $(GO) run ./bench/$(@:b
 bench-scaling: ## tokens per second of two stages on two devices over one device
 	@$(run_bench)
 
+AVERAGING ?=
+
 .PHONY: bench-averaging
-bench-averaging: ## held-out loss of averaged pipelines over one pipeline's; hours
-	@$(run_bench)
+bench-averaging: ## held-out loss of averaged pipelines over one pipeline's; hours (AVERAGING=flags)
+	@$(run_bench) $(AVERAGING)
 
 SPEED ?=
 

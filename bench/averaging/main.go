@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -15,27 +16,61 @@ import (
 
 // options are the program's flags.
 type options struct {
+	workload // of which flags change some
+
 	counts []int // of averaged pipelines
-	steps  []int
 	seeds  []int
-	rates  []float64
 	rules  []rule
 	sides  []side
-	batch  int
 	jobs   int
 }
 
 func main() {
-	var o options
+	var o, changed options
+	var names []string
+	list.Flag(&names, "workload", workloads[0].name, "what is trained: "+workloadNames(), func(name string) (string, error) {
+		_, err := workloadOf(name)
+		return name, err
+	})
 	list.Flag(&o.counts, "pipelines", "2,4", "numbers of averaged pipelines: 2, 4", strconv.Atoi)
-	list.Flag(&o.steps, "steps", "512,2048", "lengths of the runs, in optimizer steps of each pipeline", strconv.Atoi)
+	list.Change(&changed.steps, "steps", "lengths of the runs, in optimizer steps of each pipeline (default the workload's)", strconv.Atoi)
 	list.Flag(&o.seeds, "seeds", "1,2,3", "seeds of initial weights and sample order", strconv.Atoi)
-	list.Flag(&o.rates, "rates", "0.003,0.006", "learning rates to choose from", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
+	list.Change(&changed.rates, "rates", "learning rates to choose from (default the workload's)", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
 	list.Flag(&o.rules, "rules", "default,old,new,unscaled", "rules of averaging: "+ruleNames()+", or METHOD:KEY=VALUE:..., of the section averaging of a job file", ruleOf)
 	list.Flag(&o.sides, "over", "plain,synchronous", "what is compared with: plain, one pipeline whose batch the pipelines share; synchronous, one with the batch of all", sideOf)
-	flag.IntVar(&o.batch, "batch", 16, "samples in a step of one pipeline; a multiple of 4")
+	flag.IntVar(&changed.batch, "batch", 0, "samples in a step of one pipeline; a multiple of 4 (default the workload's)")
 	flag.IntVar(&o.jobs, "jobs", 2, "jobs that run at a time, each on one core")
-	rig.Main("averaging", func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) { return measure(ctx, d, o) })
+	rig.Main("averaging", func(ctx context.Context, d *rig.Daemon) ([]report.Figure, error) {
+		var all []report.Figure
+		for _, name := range names {
+			one, err := o.with(name, changed.workload)
+			if err != nil {
+				return nil, err
+			}
+			figures, err := measure(ctx, d, one)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, figures...)
+		}
+		return all, nil
+	})
+}
+
+// with are the options for a workload, with what the flags change of it.
+func (o options) with(name string, changed workload) (options, error) {
+	var err error
+	if o.workload, err = workloadOf(name); err != nil {
+		return o, err
+	}
+	o.batch = cmp.Or(changed.batch, o.batch)
+	if len(changed.steps) > 0 {
+		o.steps = changed.steps
+	}
+	if len(changed.rates) > 0 {
+		o.rates = changed.rates
+	}
+	return o, nil
 }
 
 // measure trains all runs and compares them.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -12,23 +13,23 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/avgpipe/avgpipe/bench/internal/rig"
-)
-
-// The model: 0.25 million parameters, bytes, 64 of them in a sample.
-var model = []string{
-	"model.config.n_layer=2", "model.config.n_embd=96", "model.config.n_head=3", "model.config.n_positions=64", "data.sequence=64",
-}
-
-const (
-	heldOut = 1024 // samples that a loss is measured on
-	warmup  = 50   // steps of each pipeline in which the learning rate rises
+	"github.com/avgpipe/avgpipe/internal/api"
 )
 
 // result is what a run came to.
 type result struct {
-	loss      float64 // of the center, on held-out samples, nats per byte
+	loss      float64 // of the center, on held-out samples, nats
+	accuracy  float64 // of the center, there; 0 where nothing is classified
 	untrained float64
 	averaging string // as status shows it
+	diverged  bool   // it has no loss: the rate is too high
+}
+
+func (r result) String() string {
+	if r.diverged {
+		return "diverged"
+	}
+	return fmt.Sprintf("loss %.4f", r.loss)
 }
 
 // trainAll trains every run, some jobs at a time, and says how far it is.
@@ -37,7 +38,7 @@ func trainAll(ctx context.Context, d *rig.Daemon, o options) (map[run]result, er
 	for _, r := range runs {
 		total += r.samples()
 	}
-	fmt.Fprintf(os.Stderr, "%d runs of %.1f million samples\n", len(runs), float64(total)/1e6)
+	fmt.Fprintf(os.Stderr, "%s: %d runs of %.1f million samples\n", o.name, len(runs), float64(total)/1e6)
 	start, done := time.Now(), 0 // samples
 	results := map[run]result{}
 	var mu sync.Mutex // of done and results
@@ -45,7 +46,7 @@ func trainAll(ctx context.Context, d *rig.Daemon, o options) (map[run]result, er
 	g.SetLimit(o.jobs)
 	for _, r := range runs {
 		g.Go(func() error {
-			one, err := train(ctx, d, r)
+			one, err := o.train(ctx, d, r)
 			if err != nil {
 				return err
 			}
@@ -54,31 +55,44 @@ func trainAll(ctx context.Context, d *rig.Daemon, o options) (map[run]result, er
 			results[r], done = one, done+r.samples()
 			part := float64(done) / float64(total)
 			left := time.Duration(float64(time.Since(start)) * (1 - part) / part)
-			fmt.Fprintf(os.Stderr, "%s: loss %.4f; %.0f%%, %s left\n", r, one.loss, 100*part, left.Round(time.Minute))
+			fmt.Fprintf(os.Stderr, "%s: %s; %.0f%%, %s left\n", r, one, 100*part, left.Round(time.Minute))
 			return nil
 		})
 	}
 	return results, g.Wait()
 }
 
+// divergence is why a job fails whose rate is too high.
+var divergence = regexp.MustCompile(`(loss|norm) is (NaN|[+-]Inf)`)
+
 // train runs one job to its end, all pipelines on one core: in how many stages they run does not change what they compute.
-func train(ctx context.Context, d *rig.Daemon, r run) (result, error) {
-	status, err := d.Run(ctx, slices.Concat([]string{
+func (w *workload) train(ctx context.Context, d *rig.Daemon, r run) (result, error) {
+	with := *d
+	with.File = w.file
+	status, err := with.Run(ctx, slices.Concat([]string{
 		"stages=1", "devices.cpu.count=1", "devices.cpu.threads=1", "schedule=afp", "micro_batches=1",
 		"pipelines=" + strconv.Itoa(r.Pipelines), r.section(),
 		// A job's steps and warm-up are batches of all pipelines together.
 		"train.batch=" + strconv.Itoa(r.Batch), "train.steps=" + strconv.Itoa(r.Steps*r.Pipelines),
-		"optimizer.warmup=" + strconv.Itoa(warmup*r.Pipelines), "train.max_time=0s", "train.eval_every=0",
-		"train.eval_samples=" + strconv.Itoa(heldOut), "optimizer.lr=" + r.Rate, "seed=" + strconv.Itoa(r.Seed),
+		"optimizer.warmup=" + strconv.Itoa(w.warmup*r.Pipelines), "train.max_time=0s", "train.eval_every=0",
+		"train.eval_samples=" + strconv.Itoa(w.heldOut), "optimizer.lr=" + r.Rate, "seed=" + strconv.Itoa(r.Seed),
 		"center.state=center", "center.commit_every=" + strconv.Itoa(r.Steps),
-	}, model)...)
+	}, w.settings)...)
 	switch {
+	case status.State == api.Failed && divergence.MatchString(status.Reason):
+		return result{diverged: true}, nil
 	case err != nil:
 		return result{}, fmt.Errorf("%s: %w", r, err)
 	case status.EvalLoss == nil || status.InitialLoss == nil:
 		return result{}, fmt.Errorf("%s: the job is done and its status has no loss", r)
+	case w.classes && status.Accuracy == nil:
+		return result{}, fmt.Errorf("%s: the job is done and its status has no accuracy", r)
 	case status.SamplesSeen != uint64(r.samples()):
 		return result{}, fmt.Errorf("%s: trained on %d samples, expected %d", r, status.SamplesSeen, r.samples())
 	}
-	return result{*status.EvalLoss, *status.InitialLoss, status.Averaging}, nil
+	one := result{loss: *status.EvalLoss, untrained: *status.InitialLoss, averaging: status.Averaging}
+	if w.classes {
+		one.accuracy = *status.Accuracy
+	}
+	return one, nil
 }
