@@ -130,6 +130,8 @@ func (p *pilot) done(what, name string, err error) raft.IndexFuture {
 	switch {
 	case err == nil:
 		p.config.Log.Info(what, zap.String("member", name), zap.String("why", p.why))
+	case errors.Is(err, errUnheard):
+		p.config.Log.Warn(what, zap.String("member", name), zap.String("why", p.why), zap.Error(err))
 	case p.ctx.Err() == nil:
 		p.config.Log.Warn("who votes is not changed", zap.String("member", name), zap.String("why", p.why), zap.Error(err))
 	}

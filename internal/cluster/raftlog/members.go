@@ -129,6 +129,9 @@ func (l *Log) AddNode(ctx context.Context, name, address string, voter bool) err
 	return l.known(ctx, what, raft.ServerID(name), term, <-entry)
 }
 
+// errUnheard is wrapped where a node votes and its vote is of no use yet.
+var errUnheard = errors.New("it votes now, and not all voters are known to know of it")
+
 // known waits until the other voters have an entry of this node's, which leads in a term. It waits for none that has not answered lately, but for the one that is named.
 func (l *Log) known(ctx context.Context, what string, named raft.ServerID, term, entry uint64) error {
 	t, ok := l.config.Transport.(*Transport)
@@ -150,12 +153,12 @@ func (l *Log) known(ctx context.Context, what string, named raft.ServerID, term,
 		case <-changed:
 		case <-again.C:
 		case <-l.closing:
-			return fmt.Errorf("raft: %s: voters %v do not know of it yet: %w", what, lack, ErrClosed)
+			return fmt.Errorf("raft: %s: %w: %v do not know of it: %w", what, errUnheard, lack, ErrClosed)
 		case <-ctx.Done():
-			return fmt.Errorf("raft: %s: it is added, and voters %v do not know of it yet: %w", what, lack, ctx.Err())
+			return fmt.Errorf("raft: %s: %w: %v do not know of it: %w", what, errUnheard, lack, ctx.Err())
 		}
 	}
-	return fmt.Errorf("raft: %s: it is added, and whether all voters know of it is not known: %w", what, ErrLost)
+	return fmt.Errorf("raft: %s: %w: this node leads no more", what, errUnheard)
 }
 
 // ErrOnlyVoter is wrapped where the only node that votes is to go.

@@ -1,10 +1,13 @@
 package raftlog
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -35,7 +38,7 @@ func openDialing(t *testing.T, config Config, dial func(ctx context.Context, add
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.HeartbeatTimeout = 300 * time.Millisecond
+	config.HeartbeatTimeout = cmp.Or(config.HeartbeatTimeout, 300*time.Millisecond)
 	config.Transport = NewTransport(listener, listener.Addr().String(), dial, zap.NewNop())
 	l, err := Open(config)
 	if err != nil {
@@ -151,7 +154,11 @@ func TestANewVoterIsAddedOnceAllVotersKnow(t *testing.T) {
 	for _, late := range []string{"b", "c"} {
 		t.Run(late, func(t *testing.T) {
 			t.Parallel()
-			logs := map[string]*Log{"b": overTCP(t, "b", true), "c": overTCP(t, "c", true)}
+			const heartbeat = 2 * time.Second // of a busy machine too
+			logs := map[string]*Log{}
+			for _, name := range []string{"b", "c"} {
+				logs[name] = openTCP(t, Config{Dir: filepath.Join(t.TempDir(), name), NodeID: name, Joins: true, HeartbeatTimeout: heartbeat})
+			}
 			var slow gate
 			dial := func(ctx context.Context, to string) (net.Conn, error) {
 				conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
@@ -160,14 +167,14 @@ func TestANewVoterIsAddedOnceAllVotersKnow(t *testing.T) {
 				}
 				return &gated{conn, &slow}, nil
 			}
-			a := openDialing(t, Config{Dir: filepath.Join(t.TempDir(), "a"), NodeID: "a"}, dial)
+			a := openDialing(t, Config{Dir: filepath.Join(t.TempDir(), "a"), NodeID: "a", HeartbeatTimeout: heartbeat}, dial)
 			if err := a.WaitReady(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			for _, voter := range []bool{false, true} {
 				for _, name := range []string{"b", "c"} {
 					if voter && name == "c" {
-						time.AfterFunc(100*time.Millisecond, slow.shut()) // less than a node waits before it finds the leader gone
+						time.AfterFunc(heartbeat/4, slow.shut()) // the leader leads on for twice as long
 					}
 					if err := a.AddNode(t.Context(), name, address(logs[name]), voter); err != nil {
 						t.Fatal(err)
@@ -179,5 +186,27 @@ func TestANewVoterIsAddedOnceAllVotersKnow(t *testing.T) {
 			}
 			leads(t, logs["b"], logs["c"])
 		})
+	}
+}
+
+// TestANodeWhoseVoteIsOfNoUseYetIsSaid: it votes, and the voters that do not know of it are named.
+func TestANodeWhoseVoteIsOfNoUseYetIsSaid(t *testing.T) {
+	t.Parallel()
+	b := overTCP(t, "b", true)
+	a := overTCP(t, "a", false)
+	if err := a.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.AddNode(t.Context(), "b", address(b), true); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	term := a.Term()
+	if err := a.known(ctx, "add node b", "b", term, 1<<40); !errors.Is(err, errUnheard) || a.Term() == term && !strings.Contains(err.Error(), "[b] do not know of it: context deadline exceeded") {
+		t.Errorf("a voter that has not got so far: %v", err)
+	}
+	if err := a.known(t.Context(), "add node b", "b", term-1, 1<<40); !errors.Is(err, errUnheard) || !strings.Contains(err.Error(), "leads no more") {
+		t.Errorf("another term: %v", err)
 	}
 }
