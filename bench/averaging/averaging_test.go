@@ -74,7 +74,7 @@ func TestErrorsAreCountedInPoints(t *testing.T) {
 	results := map[run]result{}
 	for _, seed := range o.seeds {
 		for lr, r := range sides[1].averaged(o, u, 10, 4, seed) {
-			results[r] = result{loss: 2, accuracy: map[string]float64{"0.1": 0.93, "0.2": 0.95}[lr]}
+			results[r] = result{loss: 2, share: 0.25, accuracy: map[string]float64{"0.1": 0.93, "0.2": 0.95}[lr]}
 		}
 		for lr, r := range sides[1].references(o, 10, 4, seed) {
 			results[r] = result{loss: 1, accuracy: map[string]float64{"0.2": 0.97}[lr] + float64(seed)/100}
@@ -89,7 +89,7 @@ func TestErrorsAreCountedInPoints(t *testing.T) {
 		}
 	}
 	figures := compare(o, results)
-	if len(figures) != 2 || figures[0].Value != 2 || math.Abs(figures[1].Value-3.5) > 1e-9 { // 5 of 100 over the mean of 2 and 1
+	if len(figures) != 3 || math.Abs(figures[2].Value-0.25) > 1e-9 || figures[0].Value != 2 || math.Abs(figures[1].Value-3.5) > 1e-9 { // 5 of 100 over the mean of 2 and 1
 		t.Errorf("%+v", figures)
 	}
 	for r := range results {

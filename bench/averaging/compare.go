@@ -57,6 +57,7 @@ func compare(o options, results map[run]result) (figures []report.Figure) {
 					if o.classes {
 						figures = append(figures, s.accuracy(o, results, u, steps, n))
 					}
+					figures = append(figures, s.share(o, results, u, steps, n))
 				}
 			}
 		}
@@ -125,5 +126,31 @@ func (s side) accuracy(o options, results map[run]result, u rule, steps, pipelin
 			"by_lr": averaged.mean, "reference_by_lr": reference.mean, "by_seed": averaged.seeds[averaged.best], "reference_by_seed": reference.seeds[reference.best],
 		}
 	}
+	return f
+}
+
+// mostShare is how much of a device's time averaging may take, of all pipelines on one device.
+const mostShare = 0.01
+
+// share is how much of the device's time averaging took: the median of all runs of a rule, which a rate does not change.
+func (s side) share(o options, results map[run]result, u rule, steps, pipelines int) report.Figure {
+	var all []float64
+	for _, seed := range o.seeds {
+		for _, r := range s.averaged(o, u, steps, pipelines, seed) {
+			if !results[r].diverged {
+				all = append(all, results[r].share)
+			}
+		}
+	}
+	f := report.Figure{
+		Metric: fmt.Sprintf("%s: share of the device's time in averaging, rule %s, N=%d, batch %d", o.name, u.name, pipelines, s.batch(o.batch, pipelines)), Unit: "",
+		Bar: mostShare, AtMost: true, Conditions: map[string]any{"shares": all},
+	}
+	if len(all) == 0 {
+		f.Void = "all runs have diverged"
+		return f
+	}
+	slices.Sort(all)
+	f.Value = all[len(all)/2]
 	return f
 }

@@ -21,8 +21,9 @@ type result struct {
 	loss      float64 // of the center, on held-out samples, nats
 	accuracy  float64 // of the center, there; 0 where nothing is classified
 	untrained float64
-	averaging string // as status shows it
-	diverged  bool   // it has no loss: the rate is too high
+	averaging string  // as status shows it
+	share     float64 // of the device's time that averaging took at the end, 0..1: its arithmetic, and waits for the center
+	diverged  bool    // it has no loss: the rate is too high
 }
 
 func (r result) String() string {
@@ -91,6 +92,9 @@ func (w *workload) train(ctx context.Context, d *rig.Daemon, r run) (result, err
 		return result{}, fmt.Errorf("%s: trained on %d samples, expected %d", r, status.SamplesSeen, r.samples())
 	}
 	one := result{loss: *status.EvalLoss, untrained: *status.InitialLoss, averaging: status.Averaging}
+	for _, s := range status.StageStatus {
+		one.share = max(one.share, s.Average)
+	}
 	if w.classes {
 		one.accuracy = *status.Accuracy
 	}
