@@ -52,6 +52,7 @@ func (a *act) postCommit(ctx context.Context) (func(*observed), error) {
 		if first > 0 {
 			o.agree(first)
 		}
+		o.offered = 0
 		accept(o.workers, d.round)
 		o.posted, o.reached = d.round, time.Time{}
 		if d.stop {
