@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // start runs r in the background; stop ends it and checks its error.
@@ -22,18 +24,11 @@ func start(t *testing.T, r *run) (g *Group, stop func(want error)) {
 	stop = func(want error) {
 		t.Helper()
 		cancel()
-		if err := <-done; !errors.Is(err, want) {
+		if err := envtest.Receive(t, "the group ends", done); !errors.Is(err, want) {
 			t.Errorf("Run: %v, want %v", err, want)
 		}
 	}
 	return g, stop
-}
-
-// await polls until ok, without a bound of its own: the test's deadline is the bound.
-func await(ok func() bool) {
-	for !ok() {
-		time.Sleep(100 * time.Microsecond)
-	}
 }
 
 func (r *run) delivered(round uint64) int {
@@ -52,15 +47,15 @@ func TestCommitWithStopEndsTrainingAfterTheRound(t *testing.T) {
 	}
 	g, stop := start(t, r)
 	round, accepted := uint64(0), false
-	await(func() bool { // a round or two ahead, as the coordinator does
+	envtest.Eventually(t, "the group stops", func() bool { // a round or two ahead, as the coordinator does
 		round = g.Earliest() + 2
 		_, accepted = g.Commit(round, true)
 		return accepted
 	})
-	if final := <-finished; final != round || g.Final() != round {
+	if final := envtest.Receive(t, "training ends", finished); final != round || g.Final() != round {
 		t.Errorf("finished round %d, Final %d, want %d", final, g.Final(), round)
 	}
-	await(func() bool { return r.delivered(round) == 3 })
+	envtest.Eventually(t, "three parts are delivered", func() bool { return r.delivered(round) == 3 })
 	stop(nil)
 	r.collect(g)
 	r.rounds = round
@@ -74,7 +69,7 @@ func TestCommitWithStopEndsTrainingAfterTheRound(t *testing.T) {
 func TestARoundThatAPipelineHasLeftIsRefusedWithTheEarliest(t *testing.T) {
 	r := endless(nil)
 	g, stop := start(t, r)
-	await(func() bool { return g.Earliest() > 5 })
+	envtest.Eventually(t, "round 5 is over", func() bool { return g.Earliest() > 5 })
 	for _, ends := range []bool{false, true} {
 		earliest, accepted := g.Commit(3, ends)
 		if accepted || earliest <= 3 {
@@ -101,7 +96,7 @@ func TestTheFinalRoundCanBeSnapshottedAfterTraining(t *testing.T) {
 			c.Events.OnFinished = func(round uint64) { finished <- round }
 		}}
 		g, stop := start(t, r)
-		<-finished
+		envtest.Receive(t, "training ends", finished)
 		if earliest, accepted := g.Commit(4, false); accepted || earliest != 5 {
 			t.Errorf("round 4 after the end: %d, %v, want earliest 5", earliest, accepted)
 		}
@@ -112,7 +107,7 @@ func TestTheFinalRoundCanBeSnapshottedAfterTraining(t *testing.T) {
 			if earliest, accepted := g.Commit(5, false); !accepted {
 				t.Fatalf("the final round was refused, earliest %d", earliest)
 			}
-			await(func() bool { return r.delivered(5) == 2 })
+			envtest.Eventually(t, "both parts of the final round are delivered", func() bool { return r.delivered(5) == 2 })
 		}
 		stop(nil)
 		s := r.sequential(t)
@@ -136,11 +131,16 @@ func TestTheFinalRoundIsPromisedWhilePipelinesArrive(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- g.Run(t.Context()) }()
-	<-held
-	await(func() bool { r.mu.Lock(); defer r.mu.Unlock(); _, ok := r.losses[[2]uint64{0, 1}]; return ok })
-	await(func() bool { _, ok := g.Commit(2, false); return ok })
+	envtest.Receive(t, "the last batch is asked for", held)
+	envtest.Eventually(t, "one pipeline rests", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		_, ok := r.losses[[2]uint64{0, 1}]
+		return ok
+	})
+	envtest.Eventually(t, "the final round is promised", func() bool { _, ok := g.Commit(2, false); return ok })
 	close(hold)
-	if err := <-done; err != nil {
+	if err := envtest.Receive(t, "the group ends", done); err != nil {
 		t.Fatal(err)
 	}
 	compareSnapshot(t, r.snaps[2][0], r.sequential(t), 0, 2)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/trace"
 )
 
@@ -145,7 +146,7 @@ func TestAStoppedExecutorRefusesWhatWaits(t *testing.T) {
 	var ran []int
 	e.submit(order{7, &ran})
 	cancel()
-	await(func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.leaving })
+	envtest.Eventually(t, "the executor ends", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.leaving })
 	close(finish)
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)

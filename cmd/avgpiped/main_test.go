@@ -18,6 +18,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // TestConfig parses the files of testdata/config and prints the outcome, or every problem at its line.
@@ -197,7 +198,7 @@ func TestDevServesAndLeavesNothing(t *testing.T) {
 	var messages lines
 	done := make(chan int, 1)
 	go func() { done <- run(ctx, []string{"--dev"}, &messages, &messages) }()
-	socket, deadline := "", time.After(bound)
+	socket, deadline := "", time.After(envtest.Bound)
 	for socket == "" {
 		select {
 		case code := <-done:
@@ -215,7 +216,7 @@ func TestDevServesAndLeavesNothing(t *testing.T) {
 		t.Errorf("the printed socket answers %+v, %v", v, err)
 	}
 	stop()
-	if code := <-done; code != exitDone {
+	if code := envtest.Receive(t, "the daemon ends", done); code != exitDone {
 		t.Errorf("exit code %d: %s", code, messages.String())
 	}
 	if _, err := os.Stat(filepath.Dir(socket)); !os.IsNotExist(err) {

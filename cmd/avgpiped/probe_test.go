@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/process"
@@ -116,20 +117,18 @@ func TestALibraryOfGPUsThatHangsIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	started := func() process.ID {
-		for t.Context().Err() == nil {
+		var n int
+		envtest.Eventually(t, "the library is opened", func() bool {
 			text, _ := os.ReadFile(pid)
-			if n, err := strconv.Atoi(string(text)); err == nil {
-				id, _ := process.Lookup(n)
-				return id
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		return process.ID{}
+			var err error
+			n, err = strconv.Atoi(string(text))
+			return err == nil
+		})
+		id, _ := process.Lookup(n)
+		return id
 	}
 	ended := func(id process.ID) {
-		for (process.Host{}).Alive(id) && t.Context().Err() == nil {
-			time.Sleep(10 * time.Millisecond)
-		}
+		envtest.Eventually(t, "the process that opened the library ends", func() bool { return !(process.Host{}).Alive(id) })
 		if err := os.Remove(pid); err != nil {
 			t.Error(err)
 		}
@@ -153,7 +152,11 @@ func TestALibraryOfGPUsThatHangsIsNamed(t *testing.T) {
 	c := defaultConfig()
 	c.CUDADriver = path
 	asks := prober{self, &c, 2 * time.Second, extendStart}
-	l, err := asks.probe(t.Context())
+	var l libraries
+	envtest.Eventually(t, "a process that was probed for 2 s has opened the library", func() bool { // a busy machine may not have let it
+		l, err = asks.probe(t.Context())
+		return opened(pid)
+	})
 	if want := "the process that opened " + path + " has not answered for 2s"; err == nil || !strings.Contains(err.Error(), "cuda_driver names what cannot be used: "+want) {
 		t.Errorf("error is %v, want %q", err, want)
 	}
@@ -161,7 +164,7 @@ func TestALibraryOfGPUsThatHangsIsNamed(t *testing.T) {
 		t.Error("jobs get GPUs of a driver that hangs")
 	}
 	ended(started())
-	if got := <-said; got != "EXTEND_TIMEOUT_USEC=92000000" {
+	if got := envtest.Receive(t, "systemd is told something", said); got != "EXTEND_TIMEOUT_USEC=92000000" {
 		t.Errorf("systemd was told %q, want to wait for a step of 2 s, and 90 s for the rest", got)
 	}
 	if err := systemd.Close(); err != nil {
@@ -278,6 +281,12 @@ func TestALibraryThatEndsItsProcessIsNamed(t *testing.T) {
 	}
 }
 
+// opened reports whether the library that hangs has written its process to a file.
+func opened(pid string) bool {
+	_, err := os.Stat(pid)
+	return err == nil
+}
+
 // TestADaemonThatIsToldToEndWhileItProbesHasDoneSo.
 func TestADaemonThatIsToldToEndWhileItProbesHasDoneSo(t *testing.T) {
 	cudatest.Library(t) // else there is no compiler
@@ -288,9 +297,7 @@ func TestADaemonThatIsToldToEndWhileItProbesHasDoneSo(t *testing.T) {
 	c.StateDir, c.Socket, c.CUDADriver = dir, filepath.Join(dir, "s"), path
 	ctx, end := context.WithCancelCause(t.Context())
 	go func() {
-		for _, err := os.Stat(pid); err != nil && t.Context().Err() == nil; _, err = os.Stat(pid) {
-			time.Sleep(10 * time.Millisecond)
-		}
+		envtest.Reached(t, "the library is opened", func() bool { return opened(pid) })
 		end(errors.New("terminated"))
 	}()
 	if err := runNode(ctx, c, c.limits, zap.NewNop(), nil); err != nil {

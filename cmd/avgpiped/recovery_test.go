@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/export"
 )
 
@@ -33,9 +34,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
-
-// bound is how long any one wait of these tests may take: far more than it ever does, on a busy machine too.
-const bound = 5 * time.Minute
 
 // tinyJob trains a small GPT-2 in two stages and two pipelines for some seconds.
 const tinyJob = `version: 1
@@ -143,13 +141,13 @@ func (s *site) signal(sig syscall.Signal) {
 // until waits for a condition.
 func (s *site) until(what string, reached func(context.Context) bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), bound)
+	ctx, cancel := context.WithTimeout(s.t.Context(), envtest.Bound)
 	defer cancel()
 	for !reached(ctx) {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			s.t.Fatalf("%v passed and %s was not reached", bound, what)
+			s.t.Fatalf("%v passed and %s was not reached", envtest.Bound, what)
 		}
 	}
 }

@@ -53,14 +53,14 @@ func linked(t *testing.T, links agent.Links) (*agent.Local, *inherited) {
 // refuses waits until nobody listens at an address.
 func refuses(t *testing.T, address string) {
 	t.Helper()
-	for end := time.Now().Add(agenttest.Bound); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	envtest.Eventually(t, "nobody listens at "+address, func() bool {
 		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 		if err != nil {
-			return
+			return true
 		}
 		_ = c.Close()
-	}
-	t.Errorf("somebody still listens at %s", address)
+		return false
+	})
 }
 
 func TestAWorkerInheritsThePortOfItsLinks(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/membership"
 	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/pki"
@@ -31,7 +32,6 @@ type port struct {
 // cluster is what the nodes of a test share.
 type cluster struct {
 	authority *pki.Authority
-	changed   chan struct{} // something was told of
 	mu        sync.Mutex
 	peers     map[string]string
 }
@@ -42,7 +42,7 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cluster{authority: a, changed: make(chan struct{}, 1), peers: map[string]string{}}
+	return &cluster{authority: a, peers: map[string]string{}}
 }
 
 // listen makes a node that does not gossip yet.
@@ -84,13 +84,6 @@ func (c *cluster) addresses() map[string]string {
 	return maps.Clone(c.peers)
 }
 
-func (c *cluster) tell() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
-
 // gossip begins to gossip.
 func (c *cluster) gossip(t *testing.T, p *port, key byte) {
 	t.Helper()
@@ -105,7 +98,6 @@ func (c *cluster) gossip(t *testing.T, p *port, key byte) {
 		Dial: func(ctx context.Context, name string) (net.Conn, error) {
 			return p.identity.Dial(ctx, mux.ProtocolGossip, name, c.addresses()[name])
 		},
-		Events: membership.Events{Changed: func(string, membership.Member) { c.tell() }, Dropped: func(net.Addr, error) { c.tell() }},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -120,14 +112,7 @@ func (c *cluster) gossip(t *testing.T, p *port, key byte) {
 // until waits until something holds.
 func (c *cluster) until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for !holds() {
-		select {
-		case <-c.changed:
-		case <-time.After(100 * time.Millisecond): // a suspect is no event
-		case <-t.Context().Done():
-			t.Fatalf("not yet: %s", what)
-		}
-	}
+	envtest.Eventually(t, what, holds)
 }
 
 // sees reports whether some nodes see another in a state.

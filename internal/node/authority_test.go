@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/internal/pki"
@@ -45,7 +46,7 @@ func TestNodesJoinByTheAuthority(t *testing.T) {
 	}
 	joined := make(chan outcome, 1)
 	go func() { // before there is a first node
-		id, err := node.Patiently(t.Context(), time.Minute, join)
+		id, err := node.Patiently(t.Context(), envtest.Bound, join)
 		joined <- outcome{id, err}
 	}()
 	for range 2 { // the second time as a pod that is started again
@@ -54,7 +55,7 @@ func TestNodesJoinByTheAuthority(t *testing.T) {
 		}
 	}
 	first.start(t, dirs[0])
-	if o := <-joined; o.err != nil || o.id != a.Cluster() {
+	if o := envtest.Receive(t, "the second node joins", joined); o.err != nil || o.id != a.Cluster() {
 		t.Fatalf("join: %+v", o)
 	}
 	second.start(t, dirs[1])

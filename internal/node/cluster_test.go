@@ -156,9 +156,7 @@ func TestThreeNodesAreOneCluster(t *testing.T) {
 	if s.Name != "long" || s.OwnerUID != uint32(os.Getuid()) {
 		t.Errorf("%+v", s)
 	}
-	if _, err := others[0].Client.Cancel(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	others[0].Cancel(t, id)
 	others[0].Until(t, id, "ends", ended)
 	for _, h := range all { // wherever its files are
 		if names := modelFiles(t, h.Daemon, id); len(names) != 2 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/cluster/raftlog"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 )
 
 // TestADaemonThatHasJustStartedWaitsForItsMembers: the node that leads may ask it to copy from one before it has the state of the cluster.
@@ -37,7 +38,7 @@ func TestADaemonThatHasJustStartedWaitsForItsMembers(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-asked; err != nil {
+	if err := envtest.Receive(t, "the member is known", asked); err != nil {
 		t.Errorf("a member that comes to be known: %v", err)
 	}
 	if err := n.knows("n9", time.Millisecond); !errors.Is(err, cluster.ErrNoNode) {

@@ -31,9 +31,7 @@ func TestAnOlderRoundIsExportedFromOtherNodes(t *testing.T) {
 	id := others[0].Submit(t, "placement: spread\n"+nodetest.Job(t, others[0].Dir, "elsewhere", 1e6))
 	first := others[0].Until(t, id, "commits", committed)
 	others[0].Until(t, id, "commits further", func(s api.JobStatus) bool { return s.CommittedRound > first.CommittedRound })
-	if _, err := others[0].Client.Cancel(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	others[0].Cancel(t, id)
 	end := others[0].Until(t, id, "ends", ended)
 	var j *cluster.Job
 	nodetest.Eventually(t, "the job's record is kept", func() bool {
@@ -128,7 +126,7 @@ func TestTheLastStatusOfAnEndedJobIsThereWhoeverLeads(t *testing.T) {
 	if err := os.Remove(filepath.Join(agent.JobDir(next.Dir, id), "status.json")); err != nil {
 		t.Fatal(err)
 	}
-	jobs, err := rest[0].Client.Jobs(t.Context())
+	jobs, err := nodetest.Answered(t, func() ([]api.JobStatus, error) { return rest[0].Client.Jobs(t.Context()) })
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%d jobs, %v", len(jobs), err)
 	}

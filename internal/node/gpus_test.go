@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/gpu"
@@ -34,9 +33,7 @@ func TestNodesSayHowEachGPUIs(t *testing.T) {
 		t.Fatalf("GPUs are %v", got)
 	}
 	nodetest.ReportXID(t, dir, "GPU-a", 79)
-	for !slices.Equal(levels(), []gpu.Level{gpu.Sick, gpu.Degraded}) && t.Context().Err() == nil {
-		time.Sleep(10 * time.Millisecond)
-	}
+	nodetest.Eventually(t, "the GPU is sick", func() bool { return slices.Equal(levels(), []gpu.Level{gpu.Sick, gpu.Degraded}) })
 	nodes, err := d.Client.Nodes(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -64,9 +61,7 @@ func TestASickGPUStaysSickOverARestart(t *testing.T) {
 	is := func(d *nodetest.Daemon) gpu.Level { return level(d.Client.Nodes(t.Context())) }
 	fail := func(d *nodetest.Daemon) {
 		nodetest.ReportXID(t, dir, "GPU-a", 79)
-		for is(d) != gpu.Sick && t.Context().Err() == nil {
-			time.Sleep(10 * time.Millisecond)
-		}
+		nodetest.Eventually(t, "the GPU is sick", func() bool { return is(d) == gpu.Sick })
 	}
 	d := start()
 	fail(d)

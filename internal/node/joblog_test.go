@@ -45,9 +45,7 @@ func TestTheLogOfAJobIsThatOfAllNodes(t *testing.T) {
 	others[0].Until(t, id, "commits", committed)
 	lead.Stop(t)
 	next, rest := leader(t, others)
-	if _, err := rest[0].Client.Cancel(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	rest[0].Cancel(t, id)
 	rest[0].Until(t, id, "ends", ended)
 	said := func(lines []logLine, node, text string) bool {
 		return slices.ContainsFunc(lines, func(l logLine) bool { return l.Node == node && strings.HasPrefix(l.Msg, text) })

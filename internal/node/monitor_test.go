@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 )
 
@@ -20,25 +21,22 @@ import (
 func TestDaemonSaysHowItIs(t *testing.T) {
 	d := nodetest.Start(t, nodetest.StateDir(t))
 	get := func(path string) string { return get(t, d.Dir, path) }
-	ready := get(api.PathReady)
-	for strings.HasPrefix(ready, "503 ") && t.Context().Err() == nil { // it answers a moment before it has looked at the jobs
-		if !strings.Contains(ready, "it has not looked at the jobs yet") {
-			t.Fatalf("readyz: %q", ready)
-		}
-		time.Sleep(10 * time.Millisecond)
+	var ready string
+	nodetest.Eventually(t, "it is ready, or not for another reason", func() bool { // it answers a moment before it has looked at the jobs
 		ready = get(api.PathReady)
-	}
+		return !strings.HasPrefix(ready, "503 ") || !strings.Contains(ready, "it has not looked at the jobs yet")
+	})
 	if ready != "200 raft: ok\ncoordinator: ok\nsocket: ok\n" {
 		t.Errorf("readyz: %q", ready)
 	}
 	id := d.Submit(t, nodetest.Job(t, d.Dir, "good", 40))
 	d.Until(t, id, "ends", ended)
 	const counted = `avgpipe_jobs_ended_total{state="done"} 1`
-	metrics := get(api.PathMetrics)
-	for !strings.Contains(metrics, counted) && t.Context().Err() == nil { // it is counted a moment after the state says it
-		time.Sleep(10 * time.Millisecond)
+	var metrics string
+	nodetest.Eventually(t, "the job is counted", func() bool { // a moment after the state says it
 		metrics = get(api.PathMetrics)
-	}
+		return strings.Contains(metrics, counted)
+	})
 	for _, line := range []string{
 		`avgpipe_build_info{goversion="go`, counted, `avgpipe_jobs{state="done"} 1`, "avgpipe_raft_leader 1", "avgpipe_node_cores 2",
 		"avgpipe_state_free_bytes ", "avgpipe_coordinator_last_tick_timestamp_seconds ", "avgpipe_worker_failures_total 0",
@@ -119,13 +117,8 @@ func TestANodeThatDoesNotLeadIsReadyAndAlive(t *testing.T) {
 		return strings.HasPrefix(text, "503 ") && strings.Contains(text, "leader: no node leads") && strings.Contains(text, "socket: ok")
 	})
 	for alive := 0; alive < 10; { // of the only daemon that runs
-		select {
-		case m := <-messages:
-			if m == "WATCHDOG=1" {
-				alive++
-			}
-		case <-t.Context().Done():
-			t.Fatal("systemd is told nothing")
+		if envtest.Receive(t, "systemd is told that the daemon works", messages) == "WATCHDOG=1" {
+			alive++
 		}
 	}
 	for _, h := range all {

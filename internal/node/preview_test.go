@@ -12,6 +12,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/agent/agenttest"
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -80,13 +81,13 @@ func TestTuneWithoutAJobWaitsForCoresAndHasThem(t *testing.T) {
 			})
 		done <- err
 	}()
-	if text := <-waits; text != "waiting for cores: needs 2 cores, 0 of 2 are free" {
+	if text := envtest.Receive(t, "the tuning says how it goes", waits); text != "waiting for cores: needs 2 cores, 0 of 2 are free" {
 		t.Errorf("while a job trains: %s", text)
 	}
 	if _, err := d.Client.Cancel(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if text := <-waits; text != "fake step 1" {
+	if text := envtest.Receive(t, "the tuning says how it goes", waits); text != "fake step 1" {
 		t.Errorf("once it is over: %s", text)
 	}
 	behind := d.Submit(t, nodetest.Job(t, d.Dir, "behind", 20))
@@ -95,7 +96,7 @@ func TestTuneWithoutAJobWaitsForCoresAndHasThem(t *testing.T) {
 		t.Errorf("a job behind it: %s", s.Reason)
 	}
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
+	if err := envtest.Receive(t, "the tuning ends", done); !errors.Is(err, context.Canceled) {
 		t.Errorf("a tuning that was given up: %v", err)
 	}
 	if s := d.Until(t, behind, "ends", ended); s.State != api.Done {
@@ -116,9 +117,9 @@ func TestStopEndsATuningWithoutAJob(t *testing.T) {
 			})
 		done <- err
 	}()
-	<-began
+	envtest.Receive(t, "the tuning begins", began)
 	d.Stop(t)
-	if err := <-done; err == nil || !strings.HasSuffix(err.Error(), "tune job.yaml: the daemon is stopping") {
+	if err := envtest.Receive(t, "the tuning ends", done); err == nil || !strings.HasSuffix(err.Error(), "tune job.yaml: the daemon is stopping") {
 		t.Errorf("the client was told %v", err)
 	}
 	if left := nodetest.Running(t, filepath.Join(d.Dir, "tunings")); len(left) != 0 {

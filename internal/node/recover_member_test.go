@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 )
@@ -82,7 +82,7 @@ func TestANodeWithoutItsCertificateBeginsNoCluster(t *testing.T) {
 	_, initErr := node.Init(h.Dir, h.name)
 	c := nodetest.Config(h.Dir, io.Discard)
 	c.NodeID, c.Listen = h.name, h.address
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), envtest.Bound)
 	defer cancel()
 	for what, err := range map[string]error{"init": initErr, "start": node.Run(ctx, c)} {
 		for _, want := range []string{"is that of node " + h.name + " of the cluster ", "2 nodes", pki + " is missing", "restore it", "avgpipectl nodes remove " + h.name + " --force"} {

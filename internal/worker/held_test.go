@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 )
@@ -21,11 +21,11 @@ func TestACommitWaitsUntilItsShardsCanBeWritten(t *testing.T) {
 		if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil { // what is there now is no directory
 			t.Error(err)
 		}
-		round := commitAndStop(tr)
-		for held == "" {
+		round := stopAll(t, tr)
+		envtest.Eventually(t, "the commit waits", func() bool {
 			held = tr.Status().Held
-			time.Sleep(time.Millisecond)
-		}
+			return held != ""
+		})
 		if want := fmt.Sprintf("the commit of round %d waits: ", round); !strings.Contains(held, want) || !strings.Contains(held, dir) {
 			t.Errorf("held is %q, want %q and %s", held, want, dir)
 		}

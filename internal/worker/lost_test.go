@@ -5,8 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
@@ -51,7 +51,7 @@ func TestALostFileOfFrozenParametersIsMadeAgain(t *testing.T) {
 	for range 2 {
 		o := train(t, a, func(tr *trainer) {
 			damage(t, frozenFiles(t, tr))
-			commitAndStop(tr)
+			stopAll(t, tr)
 		})
 		if !errors.Is(o.err, errAborted) || len(o.shards) != 2 {
 			t.Fatalf("the worker ended with %v and %d shards", o.err, len(o.shards))
@@ -79,19 +79,10 @@ func TestALostFileOfFrozenParametersIsMadeAgain(t *testing.T) {
 	}
 }
 
-// commitAndStop has the next round committed at which all can stop, and returns its number.
-func commitAndStop(tr *trainer) uint64 {
-	for round := uint64(1); ; round++ {
-		if tr.Commit(control.CommitRequest{Generation: tr.assignment.Generation, Round: round, Stop: true}).Accepted {
-			return round
-		}
-	}
-}
-
 // Where model.from is gone as well, the commit waits, says for what, and writes nothing; it goes on once the file is back.
 func TestACommitWaitsForAFileOfFrozenParameters(t *testing.T) {
 	dir, a := beginsFrom(t, adapted)
-	first := train(t, a, func(tr *trainer) { commitAndStop(tr) })
+	first := train(t, a, func(tr *trainer) { stopAll(t, tr) })
 	a.Generation, a.Restore = 2, restoreOf(first)
 	if err := os.Rename(dir, dir+"-elsewhere"); err != nil {
 		t.Fatal(err)
@@ -103,11 +94,12 @@ func TestACommitWaitsForAFileOfFrozenParameters(t *testing.T) {
 			t.Error(err)
 		}
 		damage(t, paths[:1])
-		commitAndStop(tr)
+		stopAll(t, tr)
 		held := ""
-		for ; held == ""; held = tr.Status().Held {
-			time.Sleep(time.Millisecond)
-		}
+		envtest.Eventually(t, "the commit waits", func() bool {
+			held = tr.Status().Held
+			return held != ""
+		})
 		for _, part := range []string{
 			"frozen parameters of stage 0: ", paths[0], "cannot be made again", dir + ": no such file", "put that file back",
 		} {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/pki"
 	"github.com/avgpipe/avgpipe/internal/wire"
 	"github.com/avgpipe/avgpipe/internal/wire/ucx"
@@ -182,7 +183,8 @@ func TestEveryWorkerReadsTheData(t *testing.T) {
 }
 
 func TestNodesStopAtOneRoundWithOneCursor(t *testing.T) {
-	a := setup(t, 3, 2, func(j *job.Job) { j.Train.Steps = 400 })
+	const steps = 1 << 20 // more than are trained until they are stopped, on a busy machine too
+	a := setup(t, 3, 2, func(j *job.Job) { j.Train.Steps = steps })
 	h := newHosts(t, "a", "b", "c")
 	all := h.assign(t, a, []int{0, 1, 2})
 	var mu sync.Mutex
@@ -191,7 +193,7 @@ func TestNodesStopAtOneRoundWithOneCursor(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if group = append(group, tr); len(group) == len(all) {
-			stopAll(group)
+			stopAll(t, group...)
 		}
 	})
 	for node, name := range []string{"b", "c"} {
@@ -203,7 +205,7 @@ func TestNodesStopAtOneRoundWithOneCursor(t *testing.T) {
 	}
 	for _, o := range got {
 		for k, s := range o.shards {
-			if o.round != got[0].round || o.round >= 400 || fmt.Sprint(s.Cursors) != fmt.Sprint(got[0].shards[0].Cursors) {
+			if o.round != got[0].round || o.round >= steps || fmt.Sprint(s.Cursors) != fmt.Sprint(got[0].shards[0].Cursors) {
 				t.Errorf("stage %d stopped at round %d with cursors %v; stage 0 at %d with %v", k, o.round, s.Cursors, got[0].round, got[0].shards[0].Cursors)
 			}
 		}
@@ -233,7 +235,7 @@ func TestSlowLinksBetweenNodesShow(t *testing.T) {
 		if len(group) < 2 {
 			return
 		}
-		for low.UpS == nil || high.DownS == nil || low.Network.OffsetErrorS == 0 {
+		envtest.Reached(t, "both directions of the link are measured", func() bool {
 			for _, one := range group {
 				switch l := one.Status().Progress.LinkStatus[0]; {
 				case l.Network != nil:
@@ -242,9 +244,9 @@ func TestSlowLinksBetweenNodesShow(t *testing.T) {
 					high = l
 				}
 			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		stopAll(group)
+			return low.UpS != nil && high.DownS != nil && low.Network.OffsetErrorS != 0
+		})
+		stopAll(t, group...)
 	})
 	for _, l := range []struct {
 		api.LinkStatus
@@ -297,21 +299,28 @@ func TestUCXIsChosenByMeasurement(t *testing.T) {
 	}
 }
 
-// stopAll has all workers stop at the earliest round that each still can.
-func stopAll(group []*trainer) {
-	for round := uint64(0); ; {
-		agreed := true
-		for _, tr := range group {
-			round = max(round, tr.Status().NextCommit)
-		}
-		round += 3 // that none reaches meanwhile, or the next try is for a later one
-		for _, tr := range group {
-			agreed = tr.Commit(control.CommitRequest{Generation: 1, Round: round, Stop: true}).Accepted && agreed
-		}
-		if agreed {
-			return
+// stopAll has all workers of a job stop at one round, and returns its number. The one with the first stage is asked first: no other begins a round before it
+// does, so that all can end at the round that it accepts. In another order one may have accepted a round that another is past, and then takes no later one.
+func stopAll(t *testing.T, group ...*trainer) (round uint64) {
+	t.Helper()
+	stop := func(tr *trainer) bool {
+		return tr.Commit(control.CommitRequest{Generation: tr.assignment.Generation, Round: round, Stop: true}).Accepted
+	}
+	first := slices.IndexFunc(group, func(tr *trainer) bool { return tr.assignment.Stages[0].Node == tr.assignment.Node })
+	stopped := envtest.Reached(t, "the worker of the first stage stops", func() bool {
+		round = group[first].Status().NextCommit + 3 // that it does not reach meanwhile, or the next try is for a later one
+		return stop(group[first])
+	})
+	for i, tr := range group {
+		switch {
+		case !stopped:
+			tr.Abort()
+		case i != first && !stop(tr):
+			t.Errorf("the worker of node %s does not stop at round %d, which that of the first stage accepts", tr.assignment.Node, round)
+			tr.Abort()
 		}
 	}
+	return round
 }
 
 func TestANodeOfAnotherNameIsRefused(t *testing.T) {
@@ -379,7 +388,7 @@ func TestALinkOfAnEarlierGenerationIsRefusedAndReported(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "generation") {
 		t.Errorf("the earlier one is told %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), envtest.Bound)
 	defer cancel()
 	said, err := events.After(ctx, 0)
 	if err != nil || said[0].Kind != control.Refused || said[0].From == "" || !strings.Contains(said[0].Error, "generation 1") {

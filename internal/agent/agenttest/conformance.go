@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -76,7 +77,7 @@ func watch(ctx context.Context, a agent.Agent, p agent.Process) *seen {
 // until waits for an event.
 func (s *seen) until(t *testing.T, what string, holds func(agent.Event) bool) agent.Event {
 	t.Helper()
-	timeout := time.After(Bound)
+	timeout := time.After(envtest.Bound)
 	for {
 		select {
 		case e, ok := <-s.events:
@@ -87,7 +88,7 @@ func (s *seen) until(t *testing.T, what string, holds func(agent.Event) bool) ag
 				return e
 			}
 		case <-timeout:
-			t.Fatalf("after %v, not yet: %s", Bound, what)
+			t.Fatalf("after %v, not yet: %s", envtest.Bound, what)
 		}
 	}
 }
@@ -280,7 +281,7 @@ func testCancelled(t *testing.T, r Rig) {
 func testLog(t *testing.T, r Rig) {
 	record(t, r, "1")
 	r.Agent.Log("1", zap.InfoLevel, "placed", zap.Int("cores", 2))
-	timeout := time.Now().Add(Bound)
+	timeout := time.Now().Add(envtest.Bound)
 	for r.Log("1") == "" && time.Now().Before(timeout) {
 		time.Sleep(time.Millisecond)
 	}

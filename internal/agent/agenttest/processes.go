@@ -19,9 +19,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// Bound is how long any one wait of a test may take: far more than it ever does, on a busy machine too.
-const Bound = 5 * time.Minute
-
 // Patience is how long a fake worker goes on without a daemon, and other limits that no test reaches.
 const Patience = 30 * time.Second
 

@@ -2,6 +2,7 @@ package nodetest
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"os"
@@ -208,31 +209,20 @@ func (d *Daemon) wait(t testing.TB) error {
 	ended := d.ended
 	d.ended = nil
 	d.Client.Close()
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(agenttest.Bound):
-		t.Fatal("the daemon does not end")
-		return nil
-	}
+	return envtest.Receive(t, "the daemon ends", ended)
 }
 
 // Eventually waits until something holds.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(agenttest.Bound)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v, not yet: %s", agenttest.Bound, what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	envtest.Eventually(t, what, holds)
 }
 
 // Submit submits a job and returns its id.
 func (d *Daemon) Submit(t testing.TB, source string) string {
 	t.Helper()
-	answer, err := d.Client.Submit(t.Context(), api.SubmitRequest{File: "job.yaml", Source: source, Base: d.Dir})
+	r := api.SubmitRequest{File: "job.yaml", Source: source, Base: d.Dir, Key: rand.Text()} // the key makes it one job, however often it is sent
+	answer, err := Answered(t, func() (api.SubmitResponse, error) { return d.Client.Submit(t.Context(), r) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +239,7 @@ func (d *Daemon) Until(t testing.TB, id, what string, holds func(api.JobStatus) 
 		}
 	}()
 	Eventually(t, "job "+id+" "+what, func() bool {
-		s, err := d.Client.Job(t.Context(), id)
+		s, err := Answered(t, func() (api.JobStatus, error) { return d.Client.Job(t.Context(), id) })
 		if err != nil {
 			t.Fatal(err)
 		}
