@@ -52,7 +52,7 @@ func TestFragmentsAreAsManyAsLayersAtMost(t *testing.T) {
 		{[]string{"model.config.n_layer=8", "averaging.fragments=10"}, 10, ""},
 		{[]string{"model.config.n_layer=8", "averaging.fragments=11"}, 0, "averaging.fragments is 11: the model has 10 layers that are trained, and each fragment needs one; at most 10"},
 		{[]string{"averaging.fragments=1"}, 0, "for the whole model at once remove it and write method: diloco"},
-		{[]string{"train.steps=32", "averaging.tau=8"}, 0, "averaging.tau is 8, and the budget (32 steps of 4 samples) has 2 rounds of it, fewer than the 4 in which all layers are exchanged once"},
+		{[]string{"train.steps=32", "averaging.tau=8"}, 0, "averaging.tau is 8, and the budget (32 steps of 4 samples) has 2 rounds of it, fewer than the 4 in which every pipeline exchanges all layers once"},
 		{[]string{"train.steps=4"}, 0, "use a smaller tau, fewer fragments or a larger budget"},
 	} {
 		set := append([]string{"pipelines=2", "model.config.n_layer=2", "train.batch=4", "train.steps=1000", "averaging.method=streaming-diloco"}, c.set...)
