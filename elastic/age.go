@@ -17,7 +17,7 @@ type Age struct {
 func Ages(m Method, layers int) (all []Age) {
 	var l Layout
 	for i := range layers {
-		l = append(l, Run{flat.Range{From: i, To: i + 1}, i, i})
+		l = append(l, Run{Range: flat.Range{From: i, To: i + 1}, Layer: i, Trained: i})
 	}
 	for _, s := range Cut(m, l) {
 		age := Age{s.From, s.To, 0}

@@ -12,7 +12,9 @@ import (
 
 // TestLateLayersAreCutFromTheOthers: slices cover the vector, and those with rules of late layers have the tensors of the first layers, wherever they lie.
 func TestLateLayersAreCutFromTheOthers(t *testing.T) {
-	run := func(from, to, layer int) Run { return Run{flat.Range{From: from, To: to}, layer, 0} }
+	run := func(from, to, layer int) Run {
+		return Run{Range: flat.Range{From: from, To: to}, Layer: layer, Trained: 0}
+	}
 	layout := Layout{run(0, 4, 3), run(4, 10, 3), run(10, 11, 4), run(11, 20, 5), run(20, 30, 0)} // the last is tied to the first layer
 	for stale, want := range map[int][]flat.Range{
 		0: nil, 1: {{From: 20, To: 30}}, 3: {{From: 20, To: 30}}, 4: {{To: 10}, {From: 20, To: 30}}, 5: {{To: 11}, {From: 20, To: 30}}, 6: {{To: 30}}, 99: {{To: 30}},

@@ -9,10 +9,17 @@ type Run struct {
 	Layer int
 	// Trained is its number among those layers that have parameters that are trained, counted from the input: those that have none send nothing.
 	Trained int
+	// Tied: there is a copy of the tensor, or it is one, in this vector or in that of another stage. All copies take the same updates, to the bit.
+	Tied bool
+	// Original is where the tensor lies, in the same vector and of the same length, that this one is a copy of, bit by bit; empty where it is no copy, or its original lies elsewhere.
+	Original flat.Range
 }
 
 // Layout is what lies where in the flat vector of a stage: runs that follow each other without a gap.
 type Layout []Run
+
+// IsCopy reports whether the run's original lies in the same vector.
+func (r Run) IsCopy() bool { return r.Original.To > r.Original.From }
 
 // Whole is the layout of a vector of which nothing is known but its length: one tensor of the first layer.
 func Whole(length int) Layout { return Layout{{Range: flat.Range{To: length}}} }

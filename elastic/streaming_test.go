@@ -13,7 +13,7 @@ import (
 // runs is a layout of runs of the layers given, each of which has so many elements.
 func runs(length int, layers ...int) (l Layout) {
 	for i, layer := range layers {
-		l = append(l, Run{flat.Range{From: i * length, To: (i + 1) * length}, 10 * layer, layer})
+		l = append(l, Run{Range: flat.Range{From: i * length, To: (i + 1) * length}, Layer: 10 * layer, Trained: layer})
 	}
 	return l
 }

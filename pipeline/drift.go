@@ -50,22 +50,32 @@ func (s *shard) measure(of *segment, pipeline int, round uint64) {
 	}
 }
 
-// square is the squared distance of two vectors of a segment, or of one of them from 0, from a sample of their elements.
+// square is the squared distance of two vectors of a segment, or of one of them from 0, from a sample of their elements. Copies whose original lies in the same vector do not count.
 func (s *shard) square(of *segment, x, y flat.Vector) (sum float64) {
 	elastic.Sampled(of.From, of.To, s.lead().Shape().Parameters, func(from, to int) {
-		d := &s.drift
-		d.a, d.b = sized(d.a, to-from), sized(d.b, to-from)
-		x.Read(d.a, from-of.From)
-		if y == nil {
-			clear(d.b)
-		} else {
-			y.Read(d.b, from-of.From)
-		}
-		for i, v := range d.a {
-			e := float64(v) - float64(d.b[i])
-			sum += e * e
+		for _, r := range s.layout {
+			if a, b := max(from, r.From), min(to, r.To); a < b && !r.IsCopy() {
+				sum = s.addSquares(sum, of, x, y, a, b)
+			}
 		}
 	})
+	return sum
+}
+
+// addSquares adds those of the elements from one to another.
+func (s *shard) addSquares(sum float64, of *segment, x, y flat.Vector, from, to int) float64 {
+	d := &s.drift
+	d.a, d.b = sized(d.a, to-from), sized(d.b, to-from)
+	x.Read(d.a, from-of.From)
+	if y == nil {
+		clear(d.b)
+	} else {
+		y.Read(d.b, from-of.From)
+	}
+	for i, v := range d.a {
+		e := float64(v) - float64(d.b[i])
+		sum += e * e
+	}
 	return sum
 }
 

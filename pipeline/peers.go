@@ -165,9 +165,9 @@ func (s stageID) messageHeader(segment int, round uint64) wire.Header {
 // fill rounds the message of a pipeline here for a segment, and copies it for the group that owns that, unless it is this one. On the executor.
 func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vector, residual []float32) {
 	exchanges := of.needs.Visits(pipeline, round)
-	if of.here {
+	if of.here || of.copied {
 		if exchanges {
-			p.round(of, message, residual)
+			p.round(p.rounds, of, message, residual)
 		}
 		return
 	}
@@ -188,6 +188,12 @@ func (p *peers) fill(pipeline int, of *segment, round uint64, message flat.Vecto
 func (p *peers) publish(of *segment, round uint64) {
 	var first []byte
 	exchanges := of.needs.Exchanges(round)
+	if of.copied {
+		if exchanges {
+			p.round(p.rounds.Sums(), of, of.vectors.Sum, nil)
+		}
+		return
+	}
 	for _, group := range slices.Sorted(maps.Keys(p.links[p.lead])) {
 		to := p.links[p.lead][group]
 		f := to.NewFrame(p.id(p.lead).messageHeader(of.index, round), bytesIn(of, exchanges, p.sumBytes(of)))
@@ -234,15 +240,16 @@ func (p *peers) unpack(by elastic.Precision, v flat.Vector, of *segment, element
 	v.Write(to, 0)
 }
 
-// round rounds a message that is not sent.
-func (p *peers) round(of *segment, message flat.Vector, residual []float32) {
-	if p.rounds == elastic.Float32 {
+// round rounds a message, or a sum, that is not sent.
+func (p *peers) round(by elastic.Precision, of *segment, message flat.Vector, residual []float32) {
+	if by == elastic.Float32 {
 		return
 	}
-	if n := p.messageBytes(of); len(p.unsent) < n {
+	n := by.Bytes(of.To-of.From) + of.tailBytes()
+	if len(p.unsent) < n {
 		p.unsent = make([]byte, n)
 	}
-	p.pack(p.rounds, p.unsent[:p.messageBytes(of)], of, message, residual)
+	p.pack(by, p.unsent[:n], of, message, residual)
 }
 
 // room is host memory for the elements of a segment, until it is asked for again. On the executor.
@@ -310,7 +317,7 @@ func (r *remote) run(ctx context.Context) error {
 	}
 }
 
-// deliver hands the next message, which is of any segment, to its center, which may write over the one before: it has released the member.
+// deliver hands the next message, which is of any segment that is no copy, to its center and to those of its copies, which may write over the one before: they have released the member.
 func (r *remote) deliver(ctx context.Context) error {
 	f, err := r.from.Receive(ctx)
 	if err != nil {
@@ -319,8 +326,8 @@ func (r *remote) deliver(ctx context.Context) error {
 	defer f.Release()
 	of := r.shard.segments[min(max(f.Micro, 0), len(r.shard.segments)-1)]
 	as := r.as[of.index]
-	if as < 0 {
-		return fmt.Errorf("received %v: segment %d comes by another link: the groups do not cut the stage alike", f.Header, of.index)
+	if as < 0 || of.copied {
+		return fmt.Errorf("received %v: segment %d comes by another link, or with its original: the groups do not cut the stage alike", f.Header, of.index)
 	}
 	round := r.delivered[of.index] + 1
 	by, bytes, exchanges := r.shard.peers.rounds, r.shard.peers.messageBytes(of), of.needs.Visits(r.pipeline, round)
@@ -336,27 +343,36 @@ func (r *remote) deliver(ctx context.Context) error {
 	if !r.gate.lower(end.final) {
 		return fmt.Errorf("training ends at round %d there, and a pipeline here has begun a later one", end.final)
 	}
-	if err := r.awaitRelease(ctx, of, as, round-1); err != nil {
-		return err
+	all := append([]*segment{of}, of.copies...)
+	for _, one := range all {
+		if err := r.awaitRelease(ctx, one, as, round-1); err != nil {
+			return err
+		}
 	}
 	err = r.shard.executor.doBetween(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
-		if exchanges {
-			r.shard.peers.unpack(by, of.message(as, round), of, f.Payload[:at])
+		for _, one := range all {
+			if exchanges {
+				r.shard.peers.unpack(by, one.message(as, round), one, f.Payload[:at])
+			}
 		}
 		if of.squares != nil {
 			of.squares[as][round%2] = end.square
 		}
 		return nil
 	})
-	if err == nil {
-		err = send(ctx, r.shard.inputs, input{segment: of, pipeline: as, round: round})
+	for _, one := range all {
+		if err == nil {
+			err = send(ctx, r.shard.inputs, input{segment: one, pipeline: as, round: round})
+		}
 	}
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.delivered[of.index] = round
+	for _, one := range all {
+		r.delivered[one.index] = round
+	}
 	close(r.changed)
 	r.changed = make(chan struct{})
 	return nil

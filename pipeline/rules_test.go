@@ -125,7 +125,7 @@ func (r *run) bySegment(s *sequential, k int, f func(elastic.Segment)) {
 	if r.precision == "" {
 		return
 	}
-	for _, of := range elastic.Segments(elastic.Cut(r.method(), r.layout(k)), r.groups, testedElements) {
+	for _, of := range elastic.Segments(elastic.Cut(r.method(), r.layout(k)), r.layout(k), r.groups, testedElements) {
 		if n := r.method().Config().Fragments; r.streams() && int(s.round)%n != r.fragment(k, of.From, n) {
 			continue
 		}

@@ -55,6 +55,8 @@ type segment struct {
 	needs   elastic.Needs
 	index   int
 	owner   int  // the group that sums the messages
+	copied  bool // its messages and its sum are those of its original, and are not sent
+	copies  []*segment
 	here    bool // it is this one
 	center  *elastic.Center
 	vectors elastic.Shard
@@ -159,9 +161,10 @@ func newSlices(c *Config, l elastic.Layout, from *Snapshot) (all []*slice, segme
 	for _, s := range cut {
 		all = append(all, &slice{part{Range: s.Range}, s.Rules, s.Needs, s.Drains})
 	}
-	for i, s := range elastic.Segments(cut, len(c.groups()), c.SegmentElements) {
+	var originals []int
+	for i, s := range elastic.Segments(cut, l, len(c.groups()), c.SegmentElements) {
 		by := all[s.Slice]
-		of := &segment{part: part{Range: s.Range, messages: make([][]flat.Vector, c.Pipelines)}, rules: by.rules, needs: by.needs, index: i, owner: s.Owner, here: s.Owner == c.Group}
+		of := &segment{part: part{Range: s.Range, messages: make([][]flat.Vector, c.Pipelines)}, rules: by.rules, needs: by.needs, index: i, owner: s.Owner, here: s.Owner == c.Group, copied: s.Original >= 0}
 		members := everyPipeline(c.Pipelines)
 		if !of.here {
 			members = append([]int{of.sender()}, c.here()...)
@@ -171,6 +174,12 @@ func newSlices(c *Config, l elastic.Layout, from *Snapshot) (all []*slice, segme
 			of.squares = make([][2]float64, c.Pipelines+len(c.groups()))
 		}
 		segments = append(segments, of)
+		originals = append(originals, s.Original)
+	}
+	for i, original := range originals {
+		if original >= 0 {
+			segments[original].copies = append(segments[original].copies, segments[i])
+		}
 	}
 	return all, segments
 }

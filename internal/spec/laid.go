@@ -8,6 +8,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/placer"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -26,6 +27,7 @@ type Laid struct {
 // Survey is what is known of a job's layers, from which it is laid over nodes.
 type Survey struct {
 	spec    *Spec
+	layers  []layer.Layer
 	space   tuner.Space
 	profile *tuner.Profile
 	split   [][2]int
@@ -48,7 +50,7 @@ func (s *Spec) Survey() (*Survey, error) {
 		return nil, fmt.Errorf("lay job %s over nodes: %w", s.Job.Name, err)
 	}
 	c := Candidates{Facts: f, Job: &s.Job, Sizer: z}
-	v := &Survey{spec: s}
+	v := &Survey{spec: s, layers: m.Layers}
 	if v.space, err = c.Space(); err == nil {
 		target := tuner.Target{Devices: int(s.Job.Stages), Threads: int(s.Job.Devices.CPU.Threads)}
 		v.profile = c.Guess(target, Price{FLOPs: assumedFLOPs * float64(max(1, target.Threads))})

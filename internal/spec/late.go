@@ -11,6 +11,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -131,15 +132,34 @@ func (s *Spec) step(grounds []Ground, links []GroupLink) (step elastic.Step, mea
 		}
 		link := &step.Links[i]
 		link.SecondsPerByte, link.Latency = max(link.SecondsPerByte, 8/of.Link.BitsPerSecond), max(link.Latency, of.Link.RoundTrip.Seconds()/2)
-		for _, one := range v.profile.Layers[run[0]:run[1]] {
+		sends := exchanged(v.layers[run[0]:run[1]])
+		for j, one := range v.profile.Layers[run[0]:run[1]] {
 			n := samples(&s.Job)
 			step.Layers = append(step.Layers, elastic.LayerStep{
 				Forward: one.Forward.At(n) * slow[homes[k]], Backward: one.Backward.At(n) * slow[homes[k]], Link: i,
-				Bytes: elastic.Sends(elastic.Precision(s.Job.Averaging.Precision), int(one.Parameters), pipelines, s.Groups()),
+				Bytes: elastic.Sends(elastic.Precision(s.Job.Averaging.Precision), sends[j], pipelines, s.Groups()),
 			})
 		}
 	}
 	return step, measured, nil
+}
+
+// exchanged is of how many elements of each layer of a stage groups of pipelines send something: of what is trained, and of tied tensors in one stage once.
+func exchanged(layers []layer.Layer) (elements []int) {
+	here := map[string]bool{}
+	for _, p := range layer.Params(layers...) {
+		here[p.Name] = true
+	}
+	for _, l := range layers {
+		n := 0
+		for _, p := range layer.Params(l) {
+			if !p.Frozen && !here[p.TiedTo] {
+				n += p.Len()
+			}
+		}
+		elements = append(elements, n)
+	}
+	return elements
 }
 
 // slowest is how many times as long everything takes on each device as on one of speed 1, where that is the slowest of all groups.

@@ -3,8 +3,8 @@
 One process a replica, with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME in its environment. The model is the
 GPT-2 that the benchmark's own jobs train: pre-norm blocks, GELU by tanh, an output projection of its own. AdamW, f32, one thread.
 
-With --forward and --backward a pass takes that long, as on a faster device than the core that computes: the time is divided evenly among the
-blocks, and each block ends when its share is over. What DistributedDataParallel overlaps, it overlaps as it would there.
+With --forward and --backward a pass takes that long, as on a faster device than the core that computes: the head has the share that --head
+says, the blocks divide the rest evenly, and each ends when its share is over. What DistributedDataParallel overlaps, it overlaps as it would there.
 
 Rank 0 prints one line of JSON: seconds of a step, of a step without any exchange, and what a step costs in processor time and in bytes sent.
 """
@@ -76,7 +76,10 @@ class GPT(nn.Module):
         self.tokens, self.positions = nn.Embedding(a.vocabulary, a.width), nn.Embedding(a.sequence, a.width)
         self.blocks = nn.ModuleList(Block(a.width, a.heads, a.sequence) for _ in range(a.layers))
         self.norm, self.head = nn.LayerNorm(a.width), nn.Linear(a.width, a.vocabulary, bias=False)
+        if a.tied:
+            self.head.weight = self.tokens.weight
         self.dictated, self.clock = dictated, Clock()
+        self.share, self.share_of_head = (1 - a.head) / a.layers, a.head
         self.takes = [0.0] * a.layers  # the arithmetic of each block's backward, as it was last
         self.running, self.since = None, 0.0
 
@@ -89,16 +92,17 @@ class GPT(nn.Module):
             if self.dictated:
                 h = Mark.apply(h, lambda i=i: self.begin(i))
                 if i + 1 < len(self.blocks):
-                    self.clock.spend(self.dictated[0] / len(self.blocks))
+                    self.clock.spend(self.dictated[0] * self.share)
         loss = functional.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
         if self.dictated:
-            self.clock.spend(self.dictated[0] / len(self.blocks))
+            self.clock.spend(self.dictated[0] * (self.share + self.share_of_head))
         return loss
 
     def begin(self, i):
         """The backward of a block begins: its arithmetic is done at the end of the time that is dictated for it, so that gradients are ready then."""
         self.end()
-        self.clock.spend(self.dictated[1] / len(self.blocks), self.takes[i])
+        before = self.share_of_head if i + 1 == len(self.blocks) else 0  # the head's backward comes first
+        self.clock.spend(self.dictated[1] * (before + self.share), self.takes[i])
         self.running, self.since = i, time.perf_counter()
 
     def end(self):
@@ -176,6 +180,8 @@ def main():
     p.add_argument("--seconds", type=float, default=5, help="that are measured about")
     p.add_argument("--forward", type=float, default=0, help="seconds that a forward takes; 0: what the core needs")
     p.add_argument("--backward", type=float, default=0)
+    p.add_argument("--head", type=float, default=0, help="share of both that is the head's")
+    p.add_argument("--tied", action="store_true", help="the head has the weights of the embedding")
     measure(p.parse_args())
 
 

@@ -14,9 +14,6 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// vocabulary is that of bytes.
-const vocabulary = 256
-
 // setting is what methods are compared on.
 type setting struct {
 	replicas int
@@ -24,12 +21,15 @@ type setting struct {
 	dictated time.Duration // that a replica computes for a step; 0: as long as the cores take
 
 	layers, width, heads, sequence int
-	batch, small                   int // samples of a replica; small is that of dictated times
+	vocabulary                     int  // of which the tokens of the text, bytes, are the first 256
+	tied                           bool // the head has the embedding's weights
+	batch, small                   int  // samples of a replica; small is that of dictated times
 	warmup, least                  int
 	lasts                          time.Duration
 
 	parameters                  int
 	forwardFLOPs, backwardFLOPs float64 // of a step
+	head                        float64 // share of both that is the head's product
 }
 
 func (s setting) String() string {
@@ -49,7 +49,7 @@ func (s setting) priced() (setting, error) {
 		s.batch = s.small
 	}
 	m, err := model.Build("gpt2", map[string]any{
-		"n_layer": s.layers, "n_head": s.heads, "n_embd": s.width, "n_positions": s.sequence, "vocab_size": vocabulary, "tie_word_embeddings": false,
+		"n_layer": s.layers, "n_head": s.heads, "n_embd": s.width, "n_positions": s.sequence, "vocab_size": s.vocabulary, "tie_word_embeddings": s.tied,
 	})
 	if err != nil {
 		return s, err
@@ -58,7 +58,8 @@ func (s setting) priced() (setting, error) {
 	if err != nil {
 		return s, err
 	}
-	s.parameters, s.forwardFLOPs, s.backwardFLOPs = shape.Parameters, shape.ForwardFLOPs, shape.BackwardFLOPs
+	s.parameters, s.forwardFLOPs, s.backwardFLOPs = m.Weights(), shape.ForwardFLOPs, shape.BackwardFLOPs
+	s.head = 2 * float64(s.tokens()) * float64(s.width) * float64(s.vocabulary) / s.forwardFLOPs
 	return s, nil
 }
 

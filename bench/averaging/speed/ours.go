@@ -41,7 +41,7 @@ func (s setting) source(m method) string {
 	}
 	return fmt.Sprintf(`version: 1
 name: speed
-model: {family: gpt2, config: {n_layer: %d, n_head: %d, n_embd: %d, n_positions: %d, vocab_size: %d, tie_word_embeddings: false}}
+model: {family: gpt2, config: {n_layer: %d, n_head: %d, n_embd: %d, n_positions: %d, vocab_size: %d, tie_word_embeddings: %t}}
 data: {files: [%s], holdout: 0.1}
 optimizer: {name: adamw, lr: 1e-3}
 train: {steps: 2000000, batch: %d, eval_samples: 1}
@@ -53,7 +53,7 @@ schedule: 1f1b
 averaging: %s
 center: {commit_every: 1000000, state: center}
 devices: %s
-`, s.layers, s.heads, s.width, s.sequence, vocabulary, corpus, s.batch, s.replicas, s.replicas, m.section(), devices)
+`, s.layers, s.heads, s.width, s.sequence, s.vocabulary, s.tied, corpus, s.batch, s.replicas, s.replicas, m.section(), devices)
 }
 
 // train runs a job with a method until enough steps were seen, and cancels it.

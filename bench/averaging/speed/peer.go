@@ -44,7 +44,7 @@ func (s setting) arguments(data string, m method) []string {
 		{"width", s.width},
 		{"heads", s.heads},
 		{"sequence", s.sequence},
-		{"vocabulary", vocabulary},
+		{"vocabulary", s.vocabulary},
 		{"batch", s.batch},
 		{"warmup", s.warmup},
 		{"least", s.least},
@@ -52,9 +52,12 @@ func (s setting) arguments(data string, m method) []string {
 		all = append(all, "--"+one.name, strconv.Itoa(one.value))
 	}
 	all = append(all, "--data", data, "--bucket", fmt.Sprint(m.bucket), "--seconds", fmt.Sprint(s.lasts.Seconds()))
+	if s.tied {
+		all = append(all, "--tied")
+	}
 	if s.dictated > 0 {
 		of := s.dictated.Seconds() / (s.forwardFLOPs + s.backwardFLOPs)
-		all = append(all, "--forward", fmt.Sprint(of*s.forwardFLOPs), "--backward", fmt.Sprint(of*s.backwardFLOPs))
+		all = append(all, "--forward", fmt.Sprint(of*s.forwardFLOPs), "--backward", fmt.Sprint(of*s.backwardFLOPs), "--head", fmt.Sprint(s.head))
 	}
 	return all
 }

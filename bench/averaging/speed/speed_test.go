@@ -32,7 +32,7 @@ func TestMethodsAreNamesWithSettings(t *testing.T) {
 }
 
 func TestJobsOfAllMethodsAreJobFiles(t *testing.T) {
-	s := setting{replicas: 2, layers: 2, width: 16, heads: 2, sequence: 16, batch: 2, small: 1}
+	s := setting{replicas: 2, layers: 2, width: 16, heads: 2, sequence: 16, vocabulary: 256, batch: 2, small: 1}
 	for _, dictated := range []time.Duration{0, 100 * time.Millisecond} {
 		s.dictated = dictated
 		priced, err := s.priced()
