@@ -55,6 +55,8 @@ type Config struct {
 	// Queues, unless nil, are the queues of a device here, a row of the plan; nil of a device that has one. Those behind queue 0 work for
 	// the pipelines, in turn.
 	Queues func(device int) *device.Queues
+	// WhileWaiting, unless nil, has a device here, a row of the plan, call f while it waits for the end of a pass, on its executor's thread: device.Waiter.
+	WhileWaiting func(device int, f func())
 	// Transports opens the ways to copy boundaries of so many bytes from the memory of a device here to that of another, rows of the plan. It is asked
 	// about stages that have memory for copies (stage.Buffers), and not needed without any. The group takes the fastest, falls back to
 	// the first that works, and closes them.

@@ -3,9 +3,11 @@ package pipeline
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cpu"
@@ -31,6 +33,38 @@ func dictated(t *testing.T) func() device.Device {
 			t.Fatal(err)
 		}
 		return d
+	}
+}
+
+// TestWorkBesidePassesChangesNoBits: what other groups wait for is done while emulated devices wait.
+func TestWorkBesidePassesChangesNoBits(t *testing.T) {
+	groups := [][]int{{2, 0}, {1}}
+	for name, c := range map[string]elastic.Config{"allreduce": {}, "elastic": {}, "sapipe": {StaleLayers: 2, Prediction: elastic.PredictLocal}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var opened []*emulated.Device
+			open := func() device.Device {
+				d, err := emulated.Over(emulated.Config{Stages: []emulated.Times{{Forward: 2 * time.Millisecond, Backward: 2 * time.Millisecond}}}, onProcessor(t)())
+				if err != nil {
+					t.Fatal(err)
+				}
+				opened = append(opened, d)
+				return d
+			}
+			var served atomic.Int64
+			got, _ := exchanged(t, open, groups, 1, name, c, true, func(c *Config) {
+				d := opened[len(opened)-1]
+				c.WhileWaiting = func(_ int, f func()) {
+					d.WhileWaiting(func() {
+						served.Add(1)
+						f()
+					})
+				}
+			})
+			if want, _ := exchanged(t, onProcessor(t), groups, 1, name, c, true); !slices.Equal(got, want) || served.Load() == 0 {
+				t.Errorf("losses, norms and evaluations\n%v, want\n%v; other work was done %d times", got, want, served.Load())
+			}
+		})
 	}
 }
 

@@ -30,8 +30,8 @@ func (c weighedEnd) Send(ctx context.Context, f wire.Frame) error {
 }
 
 // exchanged trains modelConfig's GPT-2, whose embeddings are tied, on some stages in groups of pipelines, and returns losses, norms and evaluations, and what was sent. Where the layout
-// knows of no copies everything is sent.
-func exchanged(t *testing.T, groups [][]int, stages int, name string, c elastic.Config, copies bool) (numbers []float64, bytes int64) {
+// knows of no copies everything is sent. change, if there is one, changes the configuration of each group.
+func exchanged(t *testing.T, open func() device.Device, groups [][]int, stages int, name string, c elastic.Config, copies bool, change ...func(*Config)) (numbers []float64, bytes int64) {
 	t.Helper()
 	for _, pipelines := range groups {
 		c.Pipelines += len(pipelines)
@@ -46,7 +46,7 @@ func exchanged(t *testing.T, groups [][]int, stages int, name string, c elastic.
 		if err != nil {
 			t.Fatal(err)
 		}
-		config := modelConfigBy(t, onHost, plan(t, "1f1b", stages, modelMicros), method, device.F32, &logs[group])
+		config := modelConfigBy(t, open, plan(t, "1f1b", stages, modelMicros), method, device.F32, &logs[group])
 		config.Groups, config.Group, config.SegmentElements = groups, group, 100
 		config.Connect = func(_ context.Context, l wire.Link, upper bool, s wire.Spec) (wire.End, error) {
 			return m.end(l, group, upper, s)
@@ -68,6 +68,9 @@ func exchanged(t *testing.T, groups [][]int, stages int, name string, c elastic.
 			}
 			kept[group].tensors[s.Index] = built.(finalTeller).Tensors()
 			built.Close()
+		}
+		for _, f := range change {
+			f(&config)
 		}
 		var g *Group
 		config.Events.OnSnapshot = kept[group].snapshot
@@ -152,12 +155,12 @@ func TestCopiesAreNotSent(t *testing.T) {
 				c.Precision = precision
 				t.Run(fmt.Sprintf("%v/%s/%s", groups, precision, name), func(t *testing.T) {
 					t.Parallel()
-					got, bytes := exchanged(t, groups, 1, name, c, true)
-					exchanged(t, groups, 2, name, c, true)
+					got, bytes := exchanged(t, onHost, groups, 1, name, c, true)
+					exchanged(t, onHost, groups, 2, name, c, true)
 					if precision == elastic.Int8 {
 						return
 					}
-					if want, all := exchanged(t, groups, 1, name, c, false); !slices.Equal(got, want) || bytes >= all {
+					if want, all := exchanged(t, onHost, groups, 1, name, c, false); !slices.Equal(got, want) || bytes >= all {
 						t.Errorf("with %d bytes %v, where copies are sent with %d bytes %v", bytes, got, all, want)
 					}
 				})

@@ -379,6 +379,13 @@ func (h *host) deviceOf(row int) *hostedDevice {
 // queues are those of the device of a row of the plan; nil where it has one.
 func (h *host) queues(row int) *device.Queues { return device.QueuesOf(h.deviceOf(row).Device) }
 
+// whileWaiting has the device of a row of the plan call f while it waits, if it does.
+func (h *host) whileWaiting(row int, f func()) {
+	if w, ok := device.Of[device.Waiter](h.deviceOf(row).Device); ok {
+		w.WhileWaiting(f)
+	}
+}
+
 // attach binds the calling thread to the device of a row of the plan.
 func (h *host) attach(row int) error {
 	if t, ok := h.deviceOf(row).Device.(device.Threaded); ok {

@@ -81,6 +81,7 @@ func (h *host) groupConfig(ctx context.Context) (pipeline.Config, error) {
 		Evaluation:   &pipeline.EvaluationConfig{MicroBatches: h.held().Micros()},
 		Attach:       h.attach,
 		Queues:       h.queues,
+		WhileWaiting: h.whileWaiting,
 		Transports:   h.transports,
 		Network:      h.network,
 	}

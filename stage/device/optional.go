@@ -126,6 +126,12 @@ type Emulator interface {
 	Lag() time.Duration
 }
 
+// Waiter is implemented by devices that wait, on the thread that drives them, for a time that is dictated.
+type Waiter interface {
+	// WhileWaiting sets what is called now and then while a forward or a backward waits for its time: work that runs beside it, and takes none of the device's time.
+	WhileWaiting(f func())
+}
+
 // KeepsValues reports whether what is written to a device can be read again.
 func KeepsValues(d Device) bool {
 	e, emulates := Of[Emulator](d)

@@ -92,6 +92,28 @@ func TestArithmeticThatIsSlowerThanDictatedIsLag(t *testing.T) {
 	}
 }
 
+// Other work runs beside forwards and backwards while they wait, and takes none of their time; where it takes longer than they do, that is lag.
+func TestOtherWorkRunsBesidePasses(t *testing.T) {
+	d, h := on(t, passes, 0)
+	served, takes := 0, time.Duration(0)
+	d.WhileWaiting(func() {
+		served++
+		d.Do(&device.Scale{})
+		d.Record()
+		h.now = h.now.Add(takes)
+	})
+	for kind, want := range map[device.WorkKind]time.Duration{device.ForwardWork: 20 * ms, device.BackwardWork: 40 * ms, device.UpdateWork: ms} {
+		served = 0
+		if took := h.takes(func() { d.pass(kind) }); took != want || d.Lag() != 0 || (served > 0) != (kind != device.UpdateWork) {
+			t.Errorf("a pass of kind %d took %v, lag %v, want %v; other work was done %d times", kind, took, d.Lag(), want, served)
+		}
+	}
+	takes = 50 * ms
+	if took := h.takes(func() { d.pass(device.ForwardWork) }); took < 50*ms || d.Lag() != took-20*ms {
+		t.Errorf("a forward of 20 ms beside other work of 50 ms took %v, lag %v", took, d.Lag())
+	}
+}
+
 // Delays that the next pass makes up for count once, however many passes show them.
 func TestWhatIsMadeUpForCountsOnce(t *testing.T) {
 	d, h := on(t, passes, 20*ms+40*time.Microsecond)

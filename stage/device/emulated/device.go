@@ -37,6 +37,7 @@ var (
 	_ device.Device   = (*Device)(nil)
 	_ device.Threaded = (*Device)(nil)
 	_ device.Emulator = (*Device)(nil)
+	_ device.Waiter   = (*Device)(nil)
 )
 
 // Open returns a device that computes nothing.
@@ -147,7 +148,10 @@ func (d *Device) Download(dst []byte, src device.Mem) {
 }
 
 // Begin implements device.Emulator.
-func (d *Device) Begin(w device.Work) { d.clock.begin(d.config.fixed(w)) }
+func (d *Device) Begin(w device.Work) { d.clock.begin(d.config.fixed(w), w.Kind != device.UpdateWork) }
+
+// WhileWaiting implements device.Waiter.
+func (d *Device) WhileWaiting(f func()) { d.clock.beside = f }
 
 // Record implements device.Device: it returns when the moment has come, so that a stage's time shows where the stage is driven.
 func (d *Device) Record() device.Event {
