@@ -39,6 +39,9 @@ type Config struct {
 	// ClipNorm is the largest global gradient norm; gradients beyond it are scaled down to it. 0 does not clip, and saves
 	// the exchange of the norm; each stage then looks for gradients that are not finite by itself.
 	ClipNorm float64
+	// NoiseEvery is the number of steps between two in which each pipeline reports the squares of its gradients (StepReport.Squares); 0: it never does. It must be 0 where NoiseProblem says
+	// that the plan cannot do so.
+	NoiseEvery uint64
 	// LearningRate of a step, after the schedule.
 	LearningRate func(step uint64) float32
 	// StartRound is the round that training starts from: 0, or that of StageConfig.Restore. Rounds count from 1, steps
@@ -145,6 +148,7 @@ type StepReport struct {
 	Loss         float64 // mean over the batch, nats per target
 	GradientNorm float64 // before clipping; 0 without clipping
 	LearningRate float32
+	Squares      *Squares // nil but in every NoiseEvery-th step
 }
 
 // Evaluation is how the center does on held-out data.
@@ -173,6 +177,8 @@ func (c *Config) Validate() error {
 	case c.ClipNorm > 0 && c.Plan.Updates() > 0:
 		return fmt.Errorf("clip norm is %v: the plan takes optimizer steps inside of a batch, and no stage waits there for the norm "+
 			"of the others; use 0, or a plan without updates", c.ClipNorm)
+	case c.NoiseEvery > 0 && NoiseProblem(c.Plan, c.MicroBatches) != "":
+		return fmt.Errorf("the noise of gradients is to be measured every %d steps, and %s: use 0", c.NoiseEvery, NoiseProblem(c.Plan, c.MicroBatches))
 	case c.Plan.Updates() > 0 && c.Method.Needs().Gradients:
 		return errors.New("averaging exchanges the gradients of a batch, and the plan takes optimizer steps inside of it: use a method that averages updates, or a plan without them")
 	case c.Group < 0 || c.Group >= len(c.groups()) || !slices.Equal(slices.Sorted(slices.Values(slices.Concat(c.groups()...))), everyPipeline(c.Pipelines)):

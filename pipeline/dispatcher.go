@@ -42,6 +42,7 @@ type cell struct {
 	ends   bool // the batch: it is the last of its ops on the stage
 	last   bool // of the stage's ops in the plan
 	final  bool // the last backward, or weight half, of the stage before an optimizer step
+	first  bool // the first backward, input half or weight half of the stage
 	// Of an update: which one of the plan, 0-based, and the older versions of the weights that passes after it still read.
 	update int
 	stash  []int
@@ -72,6 +73,7 @@ func cellsOf(row []schedule.Op, runners map[int]*runner, micros int) []cell {
 	for s := range runners {
 		stashes(cells, s)
 		finals(cells, s)
+		firsts(cells, s)
 	}
 	return cells
 }

@@ -31,6 +31,7 @@ type fake struct {
 	stash         map[int]flat.Host // older versions
 	inFlight      map[microKey]fakeInFlight
 	loss          float64
+	squares       float64 // as the micro-batch with Micro.Squares left the gradients, without tied ones
 	jitter        time.Duration // the longest sleep in an op, to shake the order of events
 	delay         time.Duration // of every op
 	faults        func(op string, m stage.Micro) error
@@ -187,6 +188,12 @@ func (f *fake) Backward(m stage.Micro, part stage.Part, doutput, dinput stage.Bo
 		for i, d := range dout {
 			f.grads[i%len(f.grads)] += float32(m.Weight*d) * (p.in[i] + p.din[i])
 		}
+		if m.Squares {
+			f.squares = 0
+			for _, g := range f.grads[f.tied:] {
+				f.squares += float64(g) * float64(g)
+			}
+		}
 		delete(f.inFlight, keyOf(m))
 	}
 	return nil
@@ -209,6 +216,11 @@ func (f *fake) SquaredNorm(sum float64) (float64, error) {
 		sum += float64(g) * float64(g)
 	}
 	return sum, nil
+}
+
+func (f *fake) Squares() (first, now float64, err error) {
+	now, err = f.SquaredNorm(0)
+	return f.squares, now, err
 }
 
 func (f *fake) Step(h stage.Hyper, delta flat.Vector) error {

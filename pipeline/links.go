@@ -81,7 +81,7 @@ func (w *wiring) connect(ctx context.Context) error {
 	for _, p := range w.config.here() {
 		for k := range w.stages - 1 {
 			l := wire.Link{Purpose: wire.Training, Pipeline: p, Lower: k, Upper: k + 1}
-			w.join(ctx, group, l, w.depth[k], max(w.boundary(k), 8),
+			w.join(ctx, group, l, w.depth[k], max(w.boundary(k), squaresBytes),
 				func(e wire.End) { w.local[k].runners[p].down = e },
 				func(e wire.End) { w.local[k+1].runners[p].up = e })
 		}
@@ -183,6 +183,9 @@ func (w *wiring) connectTies(ctx context.Context, group *errgroup.Group, p int) 
 		return
 	}
 	l := wire.Link{Purpose: wire.Ties, Pipeline: p, Lower: first, Upper: last}
+	if w.config.NoiseEvery > 0 {
+		count *= 2 // those of the first micro-batch as well
+	}
 	w.join(ctx, group, l, count, most,
 		func(e wire.End) { w.local[first].runners[p].tie = e },
 		func(e wire.End) { w.local[last].runners[p].tie = e })

@@ -256,7 +256,10 @@ func (r *runner) compute(o *issued) (err error) {
 	case schedule.Update:
 		err = r.updateInside(o)
 	case schedule.Backward, schedule.BackwardInput, schedule.BackwardWeight:
-		o.link, o.made, err = r.runBackward(o.Kind, m, o.inFlight)
+		m.Squares = o.first && r.squares(o.step)
+		if o.link, o.made, err = r.runBackward(o.Kind, m, o.inFlight); m.Squares && err == nil {
+			r.keepTies(o.Kind)
+		}
 	}
 	return err
 }

@@ -142,8 +142,9 @@ func (r *runner) batch(ctx context.Context, step uint64) error {
 
 // flush ends a batch of a plan without updates: the gradients' last touches and the update.
 func (r *runner) flush(ctx context.Context, report *StepReport) error {
-	if err := r.exchangeTies(ctx, report.Step); err != nil {
-		return r.fault(report.Step, "tied gradients", err)
+	own, err := r.finishGradients(ctx, report.Step)
+	if err != nil {
+		return err
 	}
 	if r.shard.needs.Gradients {
 		if err := r.do(ctx, report.Step, func() error { r.stage.SumTies(); return nil }); err != nil {
@@ -154,8 +155,7 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 		}
 		r.handover.begin()
 	}
-	scale, err := float32(1), error(nil)
-	clips := r.config.ClipNorm > 0
+	scale, clips := float32(1), r.config.ClipNorm > 0
 	if clips {
 		if scale, err = r.norm(ctx, report); err != nil {
 			return r.fault(report.Step, "gradient norm", err)
@@ -172,7 +172,7 @@ func (r *runner) flush(ctx context.Context, report *StepReport) error {
 	if err != nil {
 		return r.fault(report.Step, "optimizer step", err)
 	}
-	return nil
+	return r.sumUpSquares(ctx, report, own)
 }
 
 // updateAfter takes the optimizer step after a batch, where there is a gradient for it. On the executor.

@@ -13,6 +13,7 @@ type between struct {
 	fresh           *program.Program // sets the gradients to 0 that the first weight half of a batch would set
 	ties            *program.Program // adds the gradients of copies that lie on this stage
 	norm            *program.Program
+	first           [Weight + 1]*program.Program // adds up the squares of what a part of a backward makes: see Squares
 	updates         map[flat.Range]update // those of all elements by the zero Range
 	iterate         *program.Program      // makes asgd's iterates
 	follow, predict *program.Program      // see prediction
@@ -24,6 +25,7 @@ type between struct {
 // programs are all of them.
 func (b *between) programs() []*program.Program {
 	all := []*program.Program{b.batch, b.fresh, b.ties, b.norm, b.iterate, b.follow, b.predict, b.copies, b.keep, b.clear, b.count}
+	all = append(all, b.first[:]...)
 	for _, u := range b.updates {
 		all = append(all, u.step, u.leave, u.back)
 	}
@@ -107,6 +109,7 @@ func (c *Computed) writeBetween() {
 	all := func(*tensor) bool { return true }
 	zero := func(d *draft, i int) { d.Do(&device.Zero{X: d.of(gradient, i)}) }
 	c.between.memory.Arena = c.memory.Arena // no pass uses it now
+	first := c.writeFirst()
 	c.predicted.elements = []flat.Range{{To: c.shape.Parameters}}
 	c.between = between{
 		memory: c.between.memory,
@@ -116,6 +119,7 @@ func (c *Computed) writeBetween() {
 		norm: c.write(counted, func(d *draft, i int) {
 			d.Do(&device.SquaredNorm{Sum: d.sum(), X: d.of(gradient, i)})
 		}),
+		first:   first,
 		updates: map[flat.Range]update{{}: c.writeUpdate(all)},
 		iterate: c.write(all, func(d *draft, i int) {
 			d.Do(&device.Add{Out: d.of(secondState, i), A: d.of(parameter, i), B: d.of(firstState, i)})

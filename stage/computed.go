@@ -54,8 +54,11 @@ type Computed struct {
 	lossWeight float64
 	hostLosses []float32
 	sum        device.Mem // F64, of the squares of the gradients
+	squared    device.Mem // the same, for Squares: see there
 	sentSum    [1]float64
 	foundSum   [1]float64
+
+	foundSquares [2]float64
 	measured   bool         // the batch's gradients have been added to it
 	step       uint64       // of the last micro-batch, for messages
 	ready      device.Event // after the last pass or step
@@ -123,9 +126,11 @@ func (c *Computed) allocateVectors() (err error) {
 		if c.gradients, err = c.newVector(gradient, &c.price.Gradients, "gradients"); err != nil {
 			return err
 		}
-		if c.sum, err = c.alloc(&c.price.Activations, "the sum of squared gradients", device.F64, 1); err != nil {
+		sums, err := c.alloc(&c.price.Activations, "sums of squared gradients", device.F64, 3)
+		if err != nil {
 			return err
 		}
+		c.sum, c.squared = sums.Slice(0, 1), sums.Slice(1, 2)
 	}
 	for i := range c.shape.StateVectors {
 		v, err := c.newVector(firstState+role(i), &c.price.State, "optimizer state")

@@ -166,7 +166,7 @@ func (c *Computed) allocatePasses() (err error) {
 		c.memory.External[layer.Parameters+t.index] = c.frozen.values[i]
 	}
 	p := &c.passes
-	arena := max(p.output.Arena, p.losses.Arena, p.training.Arena, c.predictionScratch())
+	arena := max(p.output.Arena, p.losses.Arena, p.training.Arena, c.predictionScratch(), c.tiedScratch())
 	if c.memory.Arena, err = c.alloc(&c.price.Activations, "passes", device.F32, floats(arena)); err != nil || c.config.ForwardOnly {
 		return err
 	}

@@ -109,6 +109,9 @@ func (c *Computed) Backward(m Micro, part Part, doutput, dinput Boundary) error 
 		s.kept, c.kept = c.kept[last], c.kept[:last]
 	}
 	c.backward(s, part, m.Last, doutput, dinput)
+	if m.Squares {
+		c.addFirst(part)
+	}
 	if err := c.end(); err != nil {
 		return c.fail("backward", m, err)
 	}

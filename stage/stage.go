@@ -18,6 +18,8 @@ type Micro struct {
 	Version int
 	// Last says that the micro-batch's backward is the last before a step: it makes gradients final.
 	Last bool
+	// Squares says that the squared norm of the gradients is to be kept as this backward leaves it, for Stage.Squares. It is of the first micro-batch of a batch whose half is run.
+	Squares bool
 }
 
 // CountTargets is how many targets in a labels buffer count: those that are not -1.
@@ -143,6 +145,10 @@ type Stage interface {
 	// first stage only. Passing the sum from stage to stage gives the same bits on every split. A norm that is not finite is an error of
 	// type *NonFiniteError. It takes a pass over the gradients, which a caller that does not clip leaves to Step.
 	SquaredNorm(sum float64) (float64, error)
+	// Squares are, of a batch whose backward has ended, the squared norm of the gradients as the backward of the micro-batch with Micro.Squares left them, and as they are now:
+	// what the scale of their noise is found by. Parameters are counted as SquaredNorm does, but those of Ties are not in first: their sum is the caller's to make. A norm may
+	// be not finite, which is for SquaredNorm and Step to say. Nothing changes by it but that ties are summed.
+	Squares() (first, now float64, err error)
 	// Step applies the optimizer to the parameters and, unless delta is nil, adds the applied update to delta. Call
 	// ZeroGradients before the next backward. Where SquaredNorm has not been called in the batch, Step looks at the gradients itself, as it
 	// reads them; an error of type *NonFiniteError then comes after the step.

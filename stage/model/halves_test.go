@@ -1,9 +1,13 @@
 package model_test
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage"
@@ -57,16 +61,24 @@ func randomBatch(m *model.Model, s stage.Shape, size layer.Size, micro int) (inp
 	return input, labels
 }
 
-// gradientsInParts runs three micro-batches, their backwards whole or all input halves before all weight halves.
+// gradientsInParts are those of three micro-batches, their backwards whole or all input halves before all weight halves.
 func gradientsInParts(t *testing.T, c stage.Config, parts ...stage.Part) (gradients []float32) {
 	t.Helper()
-	const micros = 3
+	s := runInParts(t, c, 3, parts...)
+	gradients = make([]float32, s.Gradients().Len())
+	s.Gradients().Read(gradients, 0)
+	return gradients
+}
+
+// runInParts runs so many micro-batches of a third of a batch each.
+func runInParts(t *testing.T, c stage.Config, micros int, parts ...stage.Part) *stage.Computed {
+	t.Helper()
 	c.Device, c.Samples, c.Slots, c.WeightSlots, c.Seed = ref.New(), 2, micros, micros, 3
 	s, err := stage.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	t.Cleanup(func() { _ = s.Close() })
 	s.ZeroGradients()
 	size := layer.Size{B: c.Samples, T: c.Model.Sequence(), Compute: c.Compute}
 	for m := range micros {
@@ -74,20 +86,49 @@ func gradientsInParts(t *testing.T, c stage.Config, parts ...stage.Part) (gradie
 		in, targets := randomBatch(c.Model, s.Shape(), size, m)
 		copy(input, in)
 		copy(labels, targets)
-		if err := s.Forward(stage.Micro{Index: m, Weight: 1. / micros}, stage.OnHost(input), labels, stage.Boundary{}); err != nil {
+		if err := s.Forward(stage.Micro{Index: m, Weight: 1. / 3}, stage.OnHost(input), labels, stage.Boundary{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, part := range parts {
 		for m := range micros {
-			if err := s.Backward(stage.Micro{Index: m, Weight: 1. / micros}, part, stage.Boundary{}, stage.Boundary{}); err != nil {
+			if err := s.Backward(stage.Micro{Index: m, Weight: 1. / 3, Squares: m == 0}, part, stage.Boundary{}, stage.Boundary{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	gradients = make([]float32, s.Gradients().Len())
-	s.Gradients().Read(gradients, 0)
-	return gradients
+	return s
+}
+
+// TestSquaresAreOfTheFirstMicroBatchAndOfAll: halves of other micro-batches that run in between do not count, and gradients of tied parameters count by their sum.
+func TestSquaresAreOfTheFirstMicroBatchAndOfAll(t *testing.T) {
+	configs := maps.Clone(halved)
+	configs["gpt2 whose tied gradients are larger than what passes need"] = map[string]any{"n_layer": 1, "n_head": 1, "n_embd": 96, "n_positions": 1, "vocab_size": 301, "tie_word_embeddings": true}
+	for name, config := range configs {
+		family, _, _ := strings.Cut(name, " ")
+		m, err := model.Build(family, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, compute := range []device.Type{device.F32, device.BF16} {
+			for _, recompute := range stage.Recomputes() {
+				for _, parts := range [][]stage.Part{{stage.Whole}, {stage.Input, stage.Weight}} {
+					t.Run(fmt.Sprintf("%s_%v_%s_%v", name, compute, recompute, parts), func(t *testing.T) {
+						c := stage.Config{Model: m, Compute: compute, Recompute: stage.Recompute(recompute)}
+						first, now, err1 := runInParts(t, c, 3, parts...).Squares()
+						wantFirst, err2 := runInParts(t, c, 1, parts...).SquaredNorm(0)
+						want, err3 := runInParts(t, c, 3, parts...).SquaredNorm(0)
+						if err := errors.Join(err1, err2, err3); err != nil {
+							t.Fatal(err)
+						}
+						if math.Abs(first-wantFirst) > 1e-6*wantFirst || now != want || !(first > 0) {
+							t.Errorf("squares %v and %v, want %v and %v", first, now, wantFirst, want)
+						}
+					})
+				}
+			}
+		}
+	}
 }
 
 func TestHalvesOfABackwardComputeTheBitsOfTheWhole(t *testing.T) {
