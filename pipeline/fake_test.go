@@ -31,7 +31,7 @@ type fake struct {
 	stash         map[int]flat.Host // older versions
 	inFlight      map[microKey]fakeInFlight
 	loss          float64
-	squares       float64 // as the micro-batch with Micro.Squares left the gradients, without tied ones
+	squares       float64       // as the micro-batch with Micro.Squares left the gradients, without tied ones
 	jitter        time.Duration // the longest sleep in an op, to shake the order of events
 	delay         time.Duration // of every op
 	faults        func(op string, m stage.Micro) error

@@ -14,12 +14,12 @@ type between struct {
 	ties            *program.Program // adds the gradients of copies that lie on this stage
 	norm            *program.Program
 	first           [Weight + 1]*program.Program // adds up the squares of what a part of a backward makes: see Squares
-	updates         map[flat.Range]update // those of all elements by the zero Range
-	iterate         *program.Program      // makes asgd's iterates
-	follow, predict *program.Program      // see prediction
-	copies          *program.Program      // makes the BF16 copies of parameters
-	keep            *program.Program      // keeps a version of the weights that are not copied
-	clear, count    *program.Program      // of a micro-batch's own running statistics
+	updates         map[flat.Range]update        // those of all elements by the zero Range
+	iterate         *program.Program             // makes asgd's iterates
+	follow, predict *program.Program             // see prediction
+	copies          *program.Program             // makes the BF16 copies of parameters
+	keep            *program.Program             // keeps a version of the weights that are not copied
+	clear, count    *program.Program             // of a micro-batch's own running statistics
 }
 
 // programs are all of them.

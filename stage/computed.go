@@ -59,9 +59,9 @@ type Computed struct {
 	foundSum   [1]float64
 
 	foundSquares [2]float64
-	measured   bool         // the batch's gradients have been added to it
-	step       uint64       // of the last micro-batch, for messages
-	ready      device.Event // after the last pass or step
+	measured     bool         // the batch's gradients have been added to it
+	step         uint64       // of the last micro-batch, for messages
+	ready        device.Event // after the last pass or step
 }
 
 // staged is device memory for the stage's boundaries, when the device's memory is not the host's, and for the logits of evaluations.

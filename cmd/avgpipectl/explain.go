@@ -51,6 +51,9 @@ func printExplanation(p *page, e *api.Explanation) {
 	if e.Drift != nil {
 		t.add("drift", e.Drift.Text)
 	}
+	if b := e.CriticalBatch; b != nil {
+		t.list("batch", "critical batch "+b.Text, b.Note)
+	}
 	p.table(&t)
 	if e.Tuning != nil {
 		p.printf("\nIt is being tuned, %s.\n", tuningText(e.Tuning))

@@ -189,6 +189,9 @@ func printStatus(p *page, s api.JobStatus) {
 		t.add("groups", fmt.Sprintf("%d, of %s each, on nodes of their own", s.Groups, words.Count(s.Pipelines/s.Groups, "pipeline")))
 	}
 	t.list("batch", batches(s))
+	if b := s.CriticalBatch; b != nil {
+		t.add("batch", "critical batch "+b.Text)
+	}
 	if s.Drift != nil {
 		t.add("drift", s.Drift.Text+"; see avgpipectl explain "+s.ID)
 	}

@@ -40,6 +40,23 @@ func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
 	}
 }
 
+// TestTheCriticalBatchIsShown by status and by explain, which has the note as well.
+func TestTheCriticalBatchIsShown(t *testing.T) {
+	b := &api.CriticalBatch{Samples: 19, Moves: 128, Text: "about 19 samples", Note: "with pipelines: 2 the same loss takes fewer samples"}
+	for name, print := range map[string]func(p *page){
+		"status":  func(p *page) { printStatus(p, api.JobStatus{CriticalBatch: b}) },
+		"explain": func(p *page) { printExplanation(p, &api.Explanation{CriticalBatch: b}) },
+	} {
+		var out bytes.Buffer
+		if err := (&call{out: &out, format: formatText}).show(nil, print); err != nil {
+			t.Fatal(err)
+		}
+		if noted := strings.Contains(out.String(), b.Note); !strings.Contains(out.String(), "critical batch about 19 samples") || noted != (name == "explain") {
+			t.Errorf("%s:\n%s", name, out.String())
+		}
+	}
+}
+
 // TestMemoryIsShownAsTakenAndAsPredicted, in brief by status and for what it is by explain, of a job that was not tuned as well.
 func TestMemoryIsShownAsTakenAndAsPredicted(t *testing.T) {
 	const why = "devices.kind auto took gpu: this node has 1 GPU"

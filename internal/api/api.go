@@ -63,7 +63,10 @@ type JobStatus struct {
 	// StaleLayers is how many layers are late, as it was chosen when the job was placed last; left out where the job file says it, or there is nothing to choose.
 	StaleLayers *StaleLayers `json:"stale_layers,omitempty"`
 	// Tau is how many steps a round has, as it was chosen when the job was placed; left out where the job file says it.
-	Tau       *Tau       `json:"tau,omitempty"`
+	Tau *Tau `json:"tau,omitempty"`
+	// CriticalBatch is how large a batch is worth its samples, as it is measured while the job trains; left out of a job that never measured it.
+	CriticalBatch *CriticalBatch `json:"critical_batch,omitempty"`
+
 	Staleness *Staleness `json:"staleness"` // of the last committed round; null of a single pipeline, or where rounds have the center alone
 	Device    string     `json:"device"`    // what computes, and why
 	// DeviceWhy says why devices.kind: auto took GPUs, or did not; empty where the file names the kind, or the node has no GPU.
@@ -114,6 +117,16 @@ type Tau struct {
 	AverageS  float64 `json:"average_s"`    // that the arithmetic of a round takes
 	ExchangeS float64 `json:"exchange_s"`   // that the busiest link takes to carry what a round exchanges
 	Why       string  `json:"why"`
+}
+
+// CriticalBatch is the number of samples in a batch with which training needs twice as many of them to a target as with small batches, found by the noise in gradients (docs/tuning.md).
+type CriticalBatch struct {
+	Samples float64 `json:"samples"`        // 0 while it is not known
+	Error   float64 `json:"error"`          // the standard error of Samples, relative
+	Step    uint64  `json:"step"`           // up to which it was measured
+	Moves   int     `json:"moves"`          // samples that the job moves the model by in a step: those of all pipelines
+	Text    string  `json:"text"`           // for people; while Samples is 0 it says why
+	Note    string  `json:"note,omitempty"` // of a job that moves the model by far more, what may change that
 }
 
 // StaleLayers is how many layers of a job take the gradients of the step before, and what a step is expected to take, in seconds.

@@ -50,7 +50,8 @@ type Explanation struct {
 	Memory             []tuner.Memory `json:"predicted_memory"`
 	HostBytes          int64          `json:"host_bytes"`
 	PredictedHostBytes int64          `json:"predicted_host_bytes"`
-	Drift              *Drift         `json:"drift"` // null while observations keep to the prediction, and where there is none
+	CriticalBatch      *CriticalBatch `json:"critical_batch,omitempty"` // as in the status of the job
+	Drift              *Drift         `json:"drift"`                    // null while observations keep to the prediction, and where there is none
 }
 
 // DryRun says what a job would be: what `avgpipectl submit --dry-run FILE -o json` prints. Nothing was started or stored.

@@ -117,6 +117,7 @@ func (a *act) assignment(generation uint64, plan schedule.Plan, node string, por
 		JobID: a.ID, Generation: generation,
 		Spec: *a.spec, Stages: groups[group], Plan: plan.Lines(), Cores: a.taking.cores(node), Restore: from,
 	}
+	to.NoiseAcross = slices.ContainsFunc(groups[group], func(p control.StagePlace) bool { return p.Node != node })
 	if len(groups) > 1 {
 		to.Groups, to.Group = groups, group
 	}

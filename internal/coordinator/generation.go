@@ -207,6 +207,7 @@ func joined(workers []*worker) *control.Status {
 	p := &out.Progress
 	p.StageStatus, p.LinkStatus, p.HostBytes, p.TokensPerS = nil, nil, 0, 0
 	var losses []*float64
+	p.CriticalBatch = nil
 	for _, w := range said {
 		s := w.status
 		if w.lastStage() == last {
@@ -215,6 +216,7 @@ func joined(workers []*worker) *control.Status {
 		out.Final, out.NextCommit, out.Held = min(out.Final, w.endsAt()), max(out.NextCommit, s.NextCommit), cmp.Or(out.Held, s.Held)
 		p.Step, p.Round, p.SamplesSeen = min(p.Step, s.Progress.Step), min(p.Round, s.Progress.Round), min(p.SamplesSeen, s.Progress.SamplesSeen)
 		p.HostBytes += s.Progress.HostBytes
+		p.CriticalBatch = cmp.Or(p.CriticalBatch, s.Progress.CriticalBatch)
 		p.StageStatus, p.LinkStatus = append(p.StageStatus, s.Progress.StageStatus...), append(p.LinkStatus, s.Progress.LinkStatus...)
 	}
 	p.Loss = mean(losses)

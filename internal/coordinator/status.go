@@ -65,6 +65,7 @@ func Status(j *cluster.Job, s *spec.Spec, v View) api.JobStatus {
 		out.Ages = s.Ages()
 		out.StaleLayers = at.lateStatus()
 		out.Tau = at.tauStatus()
+		sayCritical(&out, s)
 		out.DeviceWhy, out.PredictedHostBytes = s.DeviceWhy(), s.WorkersBytes(max(len(at.nodes()), s.Groups()))
 		predicted := s.Memory()
 		for i := range out.StageStatus {
@@ -156,7 +157,7 @@ func ofRound(m *cluster.Manifest) api.JobStatus {
 	meta := control.MetaOf(m)
 	out := api.JobStatus{
 		Round: m.Round, SamplesSeen: m.SamplesSeen, Loss: meta.Loss, EvalLoss: meta.EvalLoss, EvalRound: meta.EvalRound,
-		Metrics: meta.Metrics, InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS,
+		Metrics: meta.Metrics, InitialLoss: meta.InitialLoss, ElapsedS: meta.ElapsedS, CriticalBatch: control.CriticalBatch(meta.Noise),
 	}
 	out.Staleness = staleness(m.Round, meta.Distances)
 	if b := meta.Budget; b != nil {

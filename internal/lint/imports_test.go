@@ -34,6 +34,7 @@ var mayImport = map[string][]string{
 	"internal/process":    nil,
 	"internal/unixhttp":   nil,
 	"internal/metric":     nil,
+	"internal/noisescale": nil,
 	"internal/gpu":        nil,
 	"internal/gpu/nvml":   {"internal/gpu"},
 
@@ -68,7 +69,7 @@ var mayImport = map[string][]string{
 	"internal/api":              {"internal/gpu", "internal/strictyaml", "tuner", "internal/unixhttp", "internal/words"},
 	"internal/footprint":        {"elastic", "internal/jobfile", "job", "schedule", "stage", "stage/device", "stage/layer", "stage/model", "tuner"},
 	"internal/spec":             {"internal/access", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/pinned", "internal/placer", "internal/strictyaml", "internal/words", "elastic", "job", "schedule", "stage/...", "tuner"},
-	"internal/worker/control":   {"internal/api", "internal/cluster", "internal/gpu", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
+	"internal/worker/control":   {"internal/api", "internal/cluster", "internal/gpu", "internal/noisescale", "internal/obstacle", "internal/shard", "internal/spec", "internal/unixhttp", "job", "tuner"},
 	"internal/modeldir":         {"internal/checkpoint"},
 	"internal/outputdir":        {"internal/access", "internal/modeldir", "internal/process"},
 	"internal/manual":           nil,
@@ -90,7 +91,7 @@ var mayImport = map[string][]string{
 		"internal/access", "internal/api", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
 		"internal/cluster", "internal/worker/control", "internal/wire", "internal/wire/ucx", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/jobfile", "internal/obstacle", "internal/reshard", "internal/spec",
-		"internal/history", "internal/logging", "internal/mux", "internal/pki", "internal/words",
+		"internal/history", "internal/logging", "internal/mux", "internal/noisescale", "internal/pki", "internal/words",
 	},
 	"internal/profile": {
 		"internal/access", "internal/api", "internal/checkpoint", "internal/footprint", "internal/gpu", "internal/obstacle", "internal/spec", "internal/words",

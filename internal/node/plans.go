@@ -36,7 +36,7 @@ func (n *node) Explain(ctx context.Context, ref string) (api.Explanation, error)
 	out := api.Explanation{
 		ID: status.ID, Name: status.Name, State: status.State, Reason: status.Reason, Stages: status.Stages, Pipelines: status.Pipelines,
 		MicroBatches: status.MicroBatches, Schedule: status.Schedule, Recompute: status.Recompute, Why: append([]string{}, s.Why...),
-		Warnings: status.Warnings, Plan: []string{}, Tuning: status.Tuning, Report: s.Report, Drift: status.Drift,
+		Warnings: status.Warnings, Plan: []string{}, Tuning: status.Tuning, Report: s.Report, Drift: status.Drift, CriticalBatch: status.CriticalBatch,
 		Memory: s.Memory(), HostBytes: status.HostBytes, PredictedHostBytes: status.PredictedHostBytes,
 	}
 	if j.ReportDigest != "" {

@@ -158,6 +158,9 @@ func collectJob(s *api.JobStatus, gauge send) {
 	gauge("job_batch_seconds", "From one step of a pipeline to its next, over the last window.", s.BatchS, of...)
 	gauge("job_predicted_batch_seconds", "What tuning leads to expect of it.", s.PredictedBatchS, of...)
 	gauge("job_drift_ratio", "How far the batch time has left its prediction for good, 0.25 being 25% longer; 0 while it keeps to it.", drift, of...)
+	if b := s.CriticalBatch; b != nil {
+		gauge("job_critical_batch_samples", "The batch with which training needs twice as many samples as with small ones, as measured by the noise in gradients.", when(b.Samples > 0, b.Samples), of...)
+	}
 	if st := s.Staleness; st != nil {
 		for p, d := range st.Distances {
 			pipeline := append(of, "pipeline", strconv.Itoa(p))

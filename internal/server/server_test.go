@@ -368,7 +368,7 @@ func TestHalfAModelIsAnError(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	loss, lag := 2.5, 0.03
 	f := &fake{job: api.JobStatus{
-		ID: "7", Name: "m", State: api.Running, Step: 3, Loss: &loss, StageStatus: []api.StageStatus{{Stage: 1, Busy: 0.75, Lag: &lag}},
+		ID: "7", Name: "m", State: api.Running, Step: 3, Loss: &loss, CriticalBatch: &api.CriticalBatch{}, StageStatus: []api.StageStatus{{Stage: 1, Busy: 0.75, Lag: &lag}},
 	}}
 	text := scrape(t, f)
 	for _, line := range []string{
@@ -383,7 +383,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("no %s", line)
 		}
 	}
-	for _, name := range []string{"eval_loss_nats", "batch_seconds", "drift_ratio", "tuning_ratio"} {
+	for _, name := range []string{"eval_loss_nats", "batch_seconds", "drift_ratio", "tuning_ratio", "critical_batch_samples"} {
 		if strings.Contains(text, "avgpipe_job_"+name+"{") {
 			t.Errorf("%s is not known and has a value", name)
 		}
@@ -391,10 +391,10 @@ func TestMetrics(t *testing.T) {
 	seconds := 1.5
 	f.set(func(f *fake) {
 		f.job.BatchS, f.job.PredictedBatchS, f.job.Drift = &seconds, &seconds, &api.Drift{Relative: 0.25}
-		f.job.Tuning = &api.TuneProgress{Done: 3, Total: 4}
+		f.job.Tuning, f.job.CriticalBatch = &api.TuneProgress{Done: 3, Total: 4}, &api.CriticalBatch{Samples: 46}
 	})
 	text = scrape(t, f)
-	for _, line := range []string{"batch_seconds%s 1.5", "predicted_batch_seconds%s 1.5", "drift_ratio%s 0.25", "tuning_ratio%s 0.75"} {
+	for _, line := range []string{"batch_seconds%s 1.5", "predicted_batch_seconds%s 1.5", "drift_ratio%s 0.25", "tuning_ratio%s 0.75", "critical_batch_samples%s 46"} {
 		if want := "avgpipe_job_" + fmt.Sprintf(line, `{job_id="7",name="m"}`); !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
 		}

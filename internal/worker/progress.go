@@ -45,6 +45,8 @@ type progress struct {
 	held      map[int]string               // by stage: why its shard cannot be written yet
 	// synchronous says of which stages here rounds are, because pipelines are too far from the center.
 	synchronous map[int]bool
+	ends        bool            // the last stage lives here, which knows losses and what is measured of gradients
+	unmeasured  string          // why the noise in gradients is not measured here; "": it is
 	late        []time.Duration // of each stage here: host.lags when training began
 }
 
@@ -60,6 +62,7 @@ func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 		watches: map[int][]*wire.Watch{},
 	}
 	p.first, _ = a.Shared()
+	p.unmeasured = noiseProblem(&a, plan)
 	p.group = a.Group
 	start := uint64(0)
 	if r := a.Restore; r != nil {
@@ -72,6 +75,7 @@ func newProgress(a control.Assignment, plan schedule.Plan) *progress {
 	}
 	for k, place := range a.Stages {
 		if place.Node == a.Node {
+			p.ends = k == len(a.Stages)-1
 			p.rounds[k] = start
 			p.spans[k] = trace.NewAccumulator(window)
 		}
@@ -91,6 +95,7 @@ func (p *progress) step(r pipeline.StepReport, now time.Time) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.steps[r.Pipeline-p.first] = r.Step + 1
+	p.noise(&r)
 	p.begun[r.Pipeline] = true
 	if len(p.begun) == len(p.steps) { // before, the window would be as short as the time between their first steps
 		p.rate.Add(now.Sub(trace.Epoch), p.targets)
@@ -215,6 +220,7 @@ func (p *progress) fill(out *api.JobStatus, maxTime time.Duration, now time.Time
 	out.Step = slices.Min(steps)
 	l := &p.last
 	out.Loss, out.EvalLoss, out.EvalRound, out.Metrics, out.InitialLoss = l.Loss, l.EvalLoss, l.EvalRound, l.Metrics, l.InitialLoss
+	out.CriticalBatch = p.critical()
 	out.TokensPerS = p.rate.PerSecond(p.until(now))
 	out.SamplesSeen = p.origin.samples
 	for _, s := range steps {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/noisescale"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -43,7 +44,10 @@ type Assignment struct {
 	// Groups are the places of every group of pipelines, and Group is the worker's among them. Nil: there is one, whose places are Stages.
 	Groups [][]StagePlace `json:"groups,omitempty"`
 	Group  int            `json:"group,omitempty"`
-	Plan   []string       `json:"plan"` // one line a device, the grammar of package schedule
+	// NoiseAcross has the stages of a group of pipelines that lie on several nodes measure the noise in gradients together, which those of programs before do not know. Stages on one node do
+	// so without it.
+	NoiseAcross bool     `json:"noise_across,omitempty"`
+	Plan        []string `json:"plan"` // one line a device, the grammar of package schedule
 	// Data is the directory of copies of what the job reads from elsewhere (Spec.Remote) on this node.
 	Data string `json:"data,omitempty"`
 	// Cores are the processor cores that this worker's devices are pinned to, in order, each device taking its threads from
@@ -107,6 +111,20 @@ type RoundMeta struct {
 	// Distances are how far pipelines are from the center, and predicted weights from their own, as shares of the center's length; none of a single pipeline, or where
 	// the round has the center alone.
 	Distances []Distance `json:"distances,omitempty"`
+	// Noise is what was measured of the noise in gradients, over all generations.
+	Noise *noisescale.Moments `json:"noise,omitempty"`
+}
+
+// CriticalBatch is what the moments say; nil of none.
+func CriticalBatch(m *noisescale.Moments) *api.CriticalBatch {
+	if m == nil {
+		return nil
+	}
+	e, why := m.Estimate()
+	if e == nil {
+		return &api.CriticalBatch{Step: m.Step, Text: "not known yet: " + why}
+	}
+	return &api.CriticalBatch{Samples: e.Samples, Error: e.Error, Step: e.Step}
 }
 
 // Distance is how far a pipeline's weights are from the center, and the weights that its next batch is computed with from its own.
