@@ -3,8 +3,8 @@
 One process a replica, with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME in its environment. The model is the
 GPT-2 that the benchmark's own jobs train: pre-norm blocks, GELU by tanh, an output projection of its own. AdamW, f32, one thread.
 
-With --forward and --backward a pass takes that long, as on a faster device than the core that computes: the head has the share that --head
-says, the blocks divide the rest evenly, and each ends when its share is over. What DistributedDataParallel overlaps, it overlaps as it would there.
+With --forward and --backward a pass takes that long, as on a faster device than the core that computes: the head has the share of the backward
+that --head says, for its forward as well, the blocks divide the rest evenly, and each ends when its share is over. What DistributedDataParallel overlaps, it overlaps as it would there.
 
 Rank 0 prints one line of JSON: seconds of a step, of a step without any exchange, and what a step costs in processor time and in bytes sent.
 """
@@ -79,7 +79,7 @@ class GPT(nn.Module):
         if a.tied:
             self.head.weight = self.tokens.weight
         self.dictated, self.clock = dictated, Clock()
-        self.share, self.share_of_head = (1 - a.head) / a.layers, a.head
+        self.head_share = a.head
         self.takes = [0.0] * a.layers  # the arithmetic of each block's backward, as it was last
         self.running, self.since = None, 0.0
 
@@ -92,17 +92,19 @@ class GPT(nn.Module):
             if self.dictated:
                 h = Mark.apply(h, lambda i=i: self.begin(i))
                 if i + 1 < len(self.blocks):
-                    self.clock.spend(self.dictated[0] * self.share)
+                    self.clock.spend(self.dictated[0] / len(self.blocks))
         loss = functional.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
         if self.dictated:
-            self.clock.spend(self.dictated[0] * (self.share + self.share_of_head))
+            self.clock.spend(self.dictated[0] / len(self.blocks))
         return loss
 
     def begin(self, i):
         """The backward of a block begins: its arithmetic is done at the end of the time that is dictated for it, so that gradients are ready then."""
         self.end()
-        before = self.share_of_head if i + 1 == len(self.blocks) else 0  # the head's backward comes first
-        self.clock.spend(self.dictated[1] * (before + self.share), self.takes[i])
+        share = (1 - self.head_share) / len(self.blocks)
+        if i + 1 == len(self.blocks):
+            share += self.head_share  # its backward comes first
+        self.clock.spend(self.dictated[1] * share, self.takes[i])
         self.running, self.since = i, time.perf_counter()
 
     def end(self):
@@ -180,7 +182,7 @@ def main():
     p.add_argument("--seconds", type=float, default=5, help="that are measured about")
     p.add_argument("--forward", type=float, default=0, help="seconds that a forward takes; 0: what the core needs")
     p.add_argument("--backward", type=float, default=0)
-    p.add_argument("--head", type=float, default=0, help="share of both that is the head's")
+    p.add_argument("--head", type=float, default=0, help="share of the backward that is the head's")
     p.add_argument("--tied", action="store_true", help="the head has the weights of the embedding")
     measure(p.parse_args())
 

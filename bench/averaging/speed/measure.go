@@ -29,7 +29,7 @@ type setting struct {
 
 	parameters                  int
 	forwardFLOPs, backwardFLOPs float64 // of a step
-	head                        float64 // share of both that is the head's product
+	head                        float64 // share of the backward that is the head's products, forward and backward: a stage with the head computes them there
 }
 
 func (s setting) String() string {
@@ -59,7 +59,7 @@ func (s setting) priced() (setting, error) {
 		return s, err
 	}
 	s.parameters, s.forwardFLOPs, s.backwardFLOPs = m.Weights(), shape.ForwardFLOPs, shape.BackwardFLOPs
-	s.head = 2 * float64(s.tokens()) * float64(s.width) * float64(s.vocabulary) / s.forwardFLOPs
+	s.head = 3 * 2 * float64(s.tokens()) * float64(s.width) * float64(s.vocabulary) / s.backwardFLOPs
 	return s, nil
 }
 
