@@ -37,37 +37,18 @@ func Sends(p Precision, elements, pipelines, groups int) float64 {
 // Tie is how much longer a step may take, as a part, with fewer late layers: measurements of links scatter by more.
 const Tie = 0.01
 
-// StaleLayers chooses how many layers of the model, from the input, take gradients late, of a step that takes so long:
-//
-//	ready_l  = when the last backward of layer l ends
-//	done_l   = when its exchange does, over the link of its stage, where layers that are not late go first
-//	stall(k) = max_{l>k} max(0, done_l - (end of the backward + sum_{j<l} F_j + earlier stalls)), summed over the layers in the order of the forward
-//
-// It is the smallest k with stall(k) = 0, else that of the least step, of those within Tie the smallest. A step is no shorter than what its link takes to carry all, so where that is
-// longer than computing, more late layers than hide the rest gain nothing.
+// StaleLayers chooses how many layers of the model, from the input, take gradients late, of a step that takes so long: the fewest with which a step takes no longer than the least by more
+// than Tie. A step is no shorter than what its link takes to carry all, so where that is longer than computing, more late layers than hide the rest gain nothing.
 func StaleLayers(s Step) (k int, seconds float64) {
-	least := math.Inf(1)
-	for k := range len(s.Layers) + 1 {
-		least = min(least, s.Seconds(k))
+	took, least := make([]float64, len(s.Layers)+1), math.Inf(1)
+	for k := range took {
+		took[k] = s.Seconds(k)
+		least = min(least, took[k])
 	}
-	for k = range len(s.Layers) + 1 {
-		if seconds = s.Seconds(k); seconds <= least*(1+Tie) {
-			break
-		}
+	for took[k] > least*(1+Tie) {
+		k++
 	}
-	return k, seconds
-}
-
-// Seconds is how long a step takes where so many layers are late.
-func (s *Step) Seconds(late int) float64 {
-	seconds := s.Compute + s.Stall(late)
-	for i, busy := range s.busy() {
-		if busy > 0 && late > 0 { // the last that is sent has yet to come back
-			busy += 2 * s.Links[i].Latency
-		}
-		seconds = max(seconds, busy)
-	}
-	return seconds
+	return k, took[k]
 }
 
 // Exchange is how long the busiest link takes to carry everything once, with the two hops.
@@ -87,29 +68,6 @@ func (s *Step) busy() []float64 {
 		all[l.Link] += l.Bytes * s.Links[l.Link].SecondsPerByte
 	}
 	return all
-}
-
-// Stall is how long the next forward waits for exchanges where so many layers are late.
-func (s *Step) Stall(late int) (stall float64) {
-	now, free := 0.0, make([]float64, len(s.Links)) // from the start of the last backward; when links are
-	done := make([]float64, len(s.Layers))
-	for l := len(s.Layers) - 1; l >= 0; l-- {
-		one := &s.Layers[l]
-		now += one.Backward
-		if one.Bytes == 0 || l < late {
-			continue
-		}
-		link := s.Links[one.Link]
-		free[one.Link] = max(free[one.Link], now) + one.Bytes*link.SecondsPerByte
-		done[l] = free[one.Link] + 2*link.Latency
-	}
-	for l, one := range s.Layers {
-		if l >= late && done[l] > now+stall {
-			stall = done[l] - now
-		}
-		now += one.Forward
-	}
-	return stall
 }
 
 // MostTau is the most batches in a round that Tau chooses, unless the user says otherwise.
