@@ -120,7 +120,7 @@ func (g *Group) newRunner(st *localStage, p int, s stage.Stage) *runner {
 		groups: groupsOf(row, st.config.Index, across*g.config.MicroBatches), start: g.config.StartRound * g.config.tau(), fresh: st.snaps.fresh[p],
 		across: across, updates: g.config.Plan.Updates(), done: make(chan outcome, across),
 	}
-	r.handover = newHandover(st.shard, p, s, func() uint64 { return r.step })
+	r.handover = newHandover(st.shard, p, s, func() uint64 { return r.step }, r.squares)
 	return r
 }
 

@@ -27,19 +27,20 @@ type handover struct {
 	missing  []int                 // of them, not final yet in this batch
 	handed   []bool                // by segment, in this batch
 	step     func() uint64         // of the batch in progress
+	whole    func(uint64) bool     // the gradients of a step are read at its end, as they are before any exchange
 	batches  bool                  // the first batch has begun, or one after it
 }
 
 // newHandover has a stage tell what is final. Nil where gradients stay in this process, or where a device works through several queues: what it does for one pipeline
 // says nothing of when it reads the gradient of another.
-func newHandover(s *shard, pipeline int, of stage.Stage, step func() uint64) *handover {
+func newHandover(s *shard, pipeline int, of stage.Stage, step func() uint64, whole func(uint64) bool) *handover {
 	teller, tells := of.(finalTeller)
 	if !tells || !s.needs.Gradients || !s.peers.exist() || len(s.executor.queues) > 1 {
 		return nil
 	}
 	n := len(s.segments)
 	h := &handover{
-		shard: s, pipeline: pipeline, over: map[string][]*segment{}, tensors: make([]int, n), missing: make([]int, n), handed: make([]bool, n), step: step,
+		shard: s, pipeline: pipeline, over: map[string][]*segment{}, tensors: make([]int, n), missing: make([]int, n), handed: make([]bool, n), step: step, whole: whole,
 	}
 	for _, t := range teller.Tensors() {
 		for _, of := range s.segments {
@@ -65,7 +66,7 @@ func (h *handover) begin() {
 
 // final hands over the segments that a tensor was the last one of. On the executor, within a backward.
 func (h *handover) final(t stage.Tensor, _ device.Event) {
-	if !h.batches {
+	if !h.batches || h.whole(h.step()) {
 		return
 	}
 	for _, of := range h.over[t.Name] {

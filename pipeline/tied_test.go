@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -165,6 +166,33 @@ func TestCopiesAreNotSent(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// TestSquaresAreOfAPipelinesOwnGradients: an exchange with other groups that goes on beside the backward has not begun.
+func TestSquaresAreOfAPipelinesOwnGradients(t *testing.T) {
+	of := func(groups [][]int) map[[2]uint64]Squares {
+		var mu sync.Mutex
+		all := map[[2]uint64]Squares{}
+		exchanged(t, onHost, groups, 1, "allreduce", elastic.Config{}, true, func(c *Config) {
+			c.NoiseEvery = 2
+			reported := c.Events.OnStep
+			c.Events.OnStep = func(s StepReport) {
+				reported(s)
+				if s.Squares != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					all[[2]uint64{uint64(s.Pipeline), s.Step}] = *s.Squares //nolint:gosec // not negative
+				}
+			}
+		})
+		return all
+	}
+	want := of([][]int{{0, 1}})
+	for range 3 {
+		if got := of([][]int{{0}, {1}}); len(got) != 6 || !maps.Equal(got, want) {
+			t.Fatalf("in groups %v, in one %v", got, want)
 		}
 	}
 }

@@ -13,6 +13,9 @@ import (
 // noiseEvery is the number of steps between two measurements of the noise in gradients, each of two passes over them.
 const noiseEvery = 16
 
+// noiseEveryExchanged is the same where gradients go to other groups: in a step that is measured they go once the backward has ended, and not beside it.
+const noiseEveryExchanged = 64
+
 // noiseSteps is over about how many measured steps the estimate looks back: the noise grows while the loss falls.
 const noiseSteps = 32
 
@@ -33,10 +36,13 @@ func noiseProblem(a *control.Assignment, plan schedule.Plan) string {
 	return ""
 }
 
-// measuresNoise is the number of steps between two measurements here; 0: there is none.
-func (t *trainer) measuresNoise() uint64 {
-	if noiseProblem(&t.assignment, t.plan) != "" {
+// measuresNoise is the number of steps between two measurements here, of a method that exchanges gradients or does not; 0: there is none.
+func (t *trainer) measuresNoise(gradients bool) uint64 {
+	switch {
+	case noiseProblem(&t.assignment, t.plan) != "":
 		return 0
+	case gradients && t.assignment.Spec.Groups() > 1:
+		return noiseEveryExchanged
 	}
 	return noiseEvery
 }

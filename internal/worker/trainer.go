@@ -118,7 +118,7 @@ func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipelin
 		return nil, err
 	}
 	c.FinalRound, c.CenterOnly, c.Linger = t.finalRound(), t.assignment.Spec.Job.Center.State == "center", true
-	c.Evaluation.Due, c.Events, c.NoiseEvery = t.evaluationDue, t.listeners(ctx, h), t.measuresNoise()
+	c.Evaluation.Due, c.Events, c.NoiseEvery = t.evaluationDue, t.listeners(ctx, h), t.measuresNoise(c.Method.Needs().Gradients)
 	if reach != nil {
 		c.Connect, c.Publish = reach.connect, reach.publish
 	}
