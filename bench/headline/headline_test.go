@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -129,6 +130,28 @@ func TestASideNeedsTheSamplesOfItsBestRate(t *testing.T) {
 	}
 	if _, _, found := need(all, "m", synchronous, 8, 1, 8, 0.5); found {
 		t.Error("a target that nobody reached was reached")
+	}
+}
+
+func TestOnlyTheRunsThatAreNamedAreMade(t *testing.T) {
+	w, err := workloadOf("bert")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options{devices: []int{4}, links: []float64{0}, micros: []int{4, 16}, shares: []int{4}, updating: 32, updatingShares: []int{4}, given: []int{2}, seeds: []int{1, 2}}
+	o.runs = regexp.MustCompile(`^bert synchronous .*M=16 .*lr=0.001 seed=2$`)
+	all, err := o.wanted(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 || all[0].Side != synchronous || all[0].Micros != 16 || all[0].Rate != 1e-3 || all[0].Seed != 2 {
+		t.Errorf("%+v are made; want the one that is named", all)
+	}
+	o.runs = nil
+	// Rates of a model, times seeds: two synchronous batches, avgpipe, both methods that step inside of a batch, and avgpipe over one of them.
+	want := 2 * (2*len(w.rates) + len(w.rates) + len(w.rates) + 2*len(w.single))
+	if all, err = o.wanted(w); err != nil || len(all) != want {
+		t.Errorf("%d runs are made where none is named, want %d (%v)", len(all), want, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"os"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -28,6 +29,7 @@ type options struct {
 	methods        []method
 	seeds          []int
 	heldOut        int
+	runs           *regexp.Regexp // of part quality, by their keys; nil for all
 	jobs           int
 	forward        time.Duration
 	batches        int
@@ -61,6 +63,10 @@ func main() {
 	list.Flag(&o.seeds, "seeds", "1", "seeds of initial weights and sample order; part full takes the first", strconv.Atoi)
 	flag.IntVar(&o.heldOut, "held-out", 256, "held-out samples of an evaluation")
 	flag.IntVar(&o.jobs, "jobs", 2, "jobs of part quality that run at a time, each on one core")
+	flag.Func("runs", "`REGEXP` of the runs of part quality that are made, by the names they are printed with, such as 'M=4 .*lr=0.001 seed=1$' (default all)", func(text string) (err error) {
+		o.runs, err = regexp.Compile(text)
+		return err
+	})
 	flag.DurationVar(&o.forward, "forward", 10*time.Millisecond, "what an emulated device takes for a forward of one micro-batch")
 	flag.IntVar(&o.batches, "batches", 4, "batches of 16 micro-batches that a configuration is timed for")
 	flag.StringVar(&o.results, "results", "bench/headline/results", "`DIRECTORY` of the records")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -14,7 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/api"
 )
 
-// wanted are the runs that the comparison takes of one model: every side with each batch and learning rate.
+// wanted are the runs that the comparison takes of one model, every side with each batch and learning rate; of those, the ones that are named.
 func (o options) wanted(w workload) (all []quality, err error) {
 	have := map[string]bool{}
 	want := func(side string, devices, pipelines, micros int, rates []float64) {
@@ -48,8 +49,11 @@ func (o options) wanted(w workload) (all []quality, err error) {
 			}
 		}
 	}
-	return all, nil
+	return slices.DeleteFunc(all, o.leaves), nil
 }
+
+// leaves reports whether runs are named and this is none of them.
+func (o options) leaves(q quality) bool { return o.runs != nil && !o.runs.MatchString(q.key()) }
 
 // trainAll trains what is wanted and not yet recorded, some jobs at a time.
 func trainAll(ctx context.Context, d *rig.Daemon, o options) ([]report.Figure, error) {
