@@ -20,7 +20,7 @@ type workload struct {
 }
 
 var workloads = []workload{
-	{name: "gpt", micro: 4, budget: 98304, every: 1024, warmup: 1024, rates: []float64{2e-3, 4e-3, 8e-3}, single: []float64{1e-3, 2e-3, 4e-3}, targets: []float64{2.25, 1.95}, layers: 8},
+	{name: "gpt", micro: 4, budget: 98304, every: 1024, warmup: 1024, rates: []float64{2e-3, 4e-3, 8e-3, 1.6e-2}, single: []float64{1e-3, 2e-3, 4e-3}, targets: []float64{2.25, 1.95}, layers: 8},
 	{name: "awd-lstm", micro: 4, budget: 98304, every: 1024, warmup: 1024, rates: []float64{3e-3, 6e-3, 1.2e-2, 2.4e-2}, single: []float64{3e-3, 6e-3, 1.2e-2, 2.4e-2}, targets: []float64{2.25, 1.95}, layers: 5},
 	{name: "bert", micro: 4, budget: 16384, every: 512, warmup: 512, rates: []float64{5e-4, 1e-3, 2e-3}, single: []float64{2.5e-4, 5e-4, 1e-3}, targets: []float64{0.25, 0.12}, layers: 8},
 	{name: "gnmt", micro: 4, budget: 49152, every: 1024, warmup: 1024, rates: []float64{2e-3, 4e-3, 8e-3}, single: []float64{1e-3, 2e-3, 4e-3}, targets: []float64{5.2, 4.5}, layers: 6},
