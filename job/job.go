@@ -105,6 +105,9 @@ const Auto Count = 0
 // AutoTau is averaging.tau where the program chooses it as the job is placed; 0 is what the method takes by default.
 const AutoTau = -1
 
+// AutoCriticalBatch is train.critical_batch where a tuning takes what was measured.
+const AutoCriticalBatch = -1
+
 // Factor is a positive number or `auto` (0).
 type Factor float64
 
@@ -284,9 +287,9 @@ type Train struct {
 	// Samples that one pipeline consumes per optimizer step.
 	Batch int `yaml:"batch" json:"batch" rule:"required min=1 max=1048576" also:"batch_size per_device_train_batch_size"`
 	// The samples in a batch with which training needs twice as many samples to a target as with small ones. With it `pipelines: auto` weighs the samples that further pipelines cost
-	// against the speed that they gain: a round of all of them is as a batch of their samples together. docs/tuning.md says how two short runs measure it. 0: nobody knows, and
-	// speed alone decides.
-	CriticalBatch float64 `yaml:"critical_batch" json:"critical_batch,omitempty" default:"0" rule:"min=0 max=1e12" also:"noise_scale gradient_noise_scale"`
+	// against the speed that they gain: a round of all of them is as a batch of their samples together. docs/tuning.md says how two short runs measure it. auto: what the
+	// newest job of the same name, model and data has measured while it trained, and until there is one, as 0: nobody knows, and speed alone decides.
+	CriticalBatch float64 `yaml:"critical_batch" json:"critical_batch,omitempty" default:"0" rule:"min=0 max=1e12 word=auto stands=-1" also:"noise_scale gradient_noise_scale"`
 	// Which parameters are trained: patterns over their names, as in the model's files, such as `classifier.*` or `*.bias`. A pattern
 	// (`*`, which also stands for dots, `?`, `[a-z]`) matches a whole name, or what follows any dot of it. All other parameters are frozen:
 	// they stay as they are, and take neither gradients nor optimizer state. Default: all are trained.

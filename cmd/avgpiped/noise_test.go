@@ -51,5 +51,14 @@ func TestAJobMeasuresItsCriticalBatch(t *testing.T) {
 	if explained.CriticalBatch == nil || b != nil && *explained.CriticalBatch != *b {
 		t.Errorf("explain says %+v, status %+v", explained.CriticalBatch, b)
 	}
-	t.Logf("%+v", b)
+	open := strings.NewReplacer("pipelines: 2", "pipelines: auto\ntuning_share: 0", "batch: 4,", "batch: 4, critical_batch: auto,").Replace(slow)
+	for name, want := range map[string]string{"tiny": "as measured by job " + id + " in 160 steps", "another": "no job of this name, model and data has measured it yet"} {
+		dry, err := s.client.DryRun(t.Context(), api.SubmitRequest{File: "tiny.yaml", Source: strings.Replace(open, "name: tiny", "name: "+name, 1), Base: s.dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := strings.Join(dry.Report.Notes, "; "); !strings.Contains(notes, want) {
+			t.Errorf("a tuning of %s notes %q, want %q in it", name, notes, want)
+		}
+	}
 }

@@ -55,7 +55,8 @@ func (c *Coordinator) tuneRequest(s *spec.Spec, at placement) control.TuneReques
 		gpus = slices.DeleteFunc(gpus, func(g gpu.GPU) bool { return !slices.Contains(own, g.UUID) })
 	}
 	return control.TuneRequest{
-		Spec: *s, Cores: at.cores(c.here.Name), NodeCores: len(c.here.Cores), GPUs: gpus[:min(s.GPUs(), len(gpus))],
+		Critical: c.measuredBatch(s),
+		Spec:     *s, Cores: at.cores(c.here.Name), NodeCores: len(c.here.Cores), GPUs: gpus[:min(s.GPUs(), len(gpus))],
 	}
 }
 

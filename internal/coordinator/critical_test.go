@@ -1,11 +1,17 @@
 package coordinator
 
 import (
+	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/noisescale"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 )
 
@@ -32,5 +38,51 @@ func TestStatusSaysTheCriticalBatchBesideWhatAStepMoves(t *testing.T) {
 		if measured != c.measured {
 			t.Errorf("%s: what the worker said has changed: %+v", name, measured)
 		}
+	}
+}
+
+// TestATuningTakesWhatTheNewestJobLikeItMeasured: of the same name, model and data, whatever else is set, and with an estimate.
+func TestATuningTakesWhatTheNewestJobLikeItMeasured(t *testing.T) {
+	var measured noisescale.Moments
+	for step := range uint64(10) {
+		measured.Add(noisescale.Norms{Small: 4, Big: 8, SmallSquare: 1 + 24./4, BigSquare: 1 + 24./8}, step+1, 100)
+	}
+	few := noisescale.Moments{Count: 2}
+	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	specs := map[string]*spec.Spec{}
+	var all []*cluster.Job
+	add := func(id, name, model, data string, age time.Duration, m *noisescale.Moments) {
+		meta, err := json.Marshal(control.RoundMeta{Noise: m})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, &cluster.Job{ID: id, Name: name, Submitted: begun.Add(-age), Committed: []*cluster.Manifest{{Round: 1, Meta: meta}}})
+		specs[id] = &spec.Spec{Model: []byte(model), Job: job.Job{Pipelines: 2, Data: job.Data{Files: []string{data}}}}
+	}
+	asks := &spec.Spec{Model: []byte("gpt"), Job: job.Job{Name: "a", Data: job.Data{Files: []string{"x"}}}}
+	find := func() *control.MeasuredBatch {
+		return newestMeasured(all, func(j *cluster.Job) (*spec.Spec, error) {
+			if s := specs[j.ID]; s != nil {
+				return s, nil
+			}
+			return nil, errors.New("lost")
+		}, asks)
+	}
+	add("other name", "b", "gpt", "x", 0, &measured)
+	add("other model", "a", "bert", "x", 0, &measured)
+	add("other data", "a", "gpt", "y", 0, &measured)
+	add("too few", "a", "gpt", "x", 0, &few)
+	add("none", "a", "gpt", "x", 0, nil)
+	add("lost", "a", "gpt", "x", 0, &measured)
+	specs["lost"] = nil
+	all = append(all, &cluster.Job{ID: "no round", Name: "a", Submitted: begun})
+	if found := find(); found != nil {
+		t.Errorf("found %+v", found)
+	}
+	add("older", "a", "gpt", "x", 2*time.Hour, &measured)
+	add("newer", "a", "gpt", "x", time.Hour, &measured)
+	add("oldest", "a", "gpt", "x", 3*time.Hour, &measured)
+	if found := find(); found == nil || found.Job != "newer" || found.Step != 10 || found.Samples < 23.9 || found.Samples > 24.1 {
+		t.Errorf("found %+v, want that of the newer job", found)
 	}
 }

@@ -30,11 +30,13 @@ type subject struct {
 	spec.Candidates
 	request control.TuneRequest
 	device  device.Device // the first of the job's, closed with the subject; nil of GPUs
+	weighs  string        // what pipelines are weighed by, where the job leaves that to what was measured; ""
 }
 
 // newSubject opens a device, which close closes. Of GPUs it opens none: an estimate must do without one that is free.
 func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) {
 	s := &subject{request: r}
+	s.weighs = takeCritical(&s.request)
 	s.Candidates = spec.Candidates{Job: &s.request.Spec.Job, Facts: spec.Facts{Model: trials.Model(), Cores: r.NodeCores, MemoryBytes: spec.HostMemory()}}
 	if n := len(r.Cores); n > 0 {
 		s.Cores = n

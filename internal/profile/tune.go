@@ -143,6 +143,9 @@ func Tune(ctx context.Context, c Config) (report *tuner.Report, err error) {
 			report.Notes = append(report.Notes, fmt.Sprintf("the plan is not cached: %v", err))
 		}
 	}
+	if s.subject.weighs != "" { // not in the cache, whose plans are of all who measured the same
+		report.Notes = append(report.Notes, s.subject.weighs)
+	}
 	return report, nil
 }
 

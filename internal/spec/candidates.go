@@ -38,7 +38,7 @@ func (c *Candidates) Space() (tuner.Space, error) {
 	space := tuner.Space{
 		Batch: j.Train.Batch, Chunks: int(j.Chunks), Targets: c.targets(),
 		AverageEvery: j.Averaging.Tau, ExchangeNorm: j.Optimizer.ClipNorm > 0,
-		CriticalBatch: j.Train.CriticalBatch / float64(max(1, j.Groups)), // the other groups' pipelines are in the round too
+		CriticalBatch: max(0, j.Train.CriticalBatch) / float64(max(1, j.Groups)), // the other groups' pipelines are in the round too
 	}
 	method, err := jobfile.AveragingOpen(j, max(2, int(j.Pipelines)))
 	if err != nil {

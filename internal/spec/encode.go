@@ -13,9 +13,10 @@ import (
 )
 
 // Version is the newest of specs, and the newest that is read.
-const Version = 11
+const Version = 12
 
 const (
+	remoteVersion  = 11 // of specs that have something from elsewhere, and nothing newer
 	fewerVersion   = 10 // of specs that have something of stages that were lost, or of groups of pipelines, and nothing newer
 	plainVersion   = 9  // of specs that have nothing of the newer ones
 	horizonVersion = 5  // before it, the prediction horizon of averaging was 1
@@ -41,7 +42,9 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 		out.Job.Groups = 0 // which is not written
 	}
 	switch {
-	case out.Version != Version || len(s.Remote) > 0:
+	case out.Version != Version || s.Job.Train.CriticalBatch == job.AutoCriticalBatch:
+	case len(s.Remote) > 0:
+		out.Version = remoteVersion
 	case s.Before != nil || s.Job.MinStages != 0 || out.Job.Groups != 0:
 		out.Version = fewerVersion
 	default:

@@ -125,7 +125,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 9, "layuot": {}}`,
 		`{"version": 10, "layuot": {}}`,
 		`{"version": 11, "layuot": {}}`,
-		`{"version": 12}`,
+		`{"version": 12, "layuot": {}}`,
+		`{"version": 13}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil || !strings.Contains(err.Error(), "update this node") {
 			t.Errorf("%s is read as %+v (%v)", text, s, err)
@@ -154,6 +155,7 @@ func TestASpecHasTheVersionOfWhatItSays(t *testing.T) {
 		`{"version":9,`:  {},
 		`{"version":10,`: {Before: json.RawMessage(`{}`)},
 		`{"version":11,`: {Before: json.RawMessage(`{}`), Remote: []pinned.Object{{Name: "x"}}},
+		`{"version":12,`: {Remote: []pinned.Object{{Name: "x"}}, Job: job.Job{Train: job.Train{CriticalBatch: job.AutoCriticalBatch}}},
 	} {
 		s.Version = Version
 		if text, err := Encode(&s); err != nil || !strings.HasPrefix(string(text), want) {

@@ -28,6 +28,15 @@ type TuneRequest struct {
 	Data     string    `json:"data,omitempty"`  // directory of copies of what the job reads from elsewhere
 	Bounded  bool      `json:"bounded"`         // measure only where that is worth its time (tuning_share of the job)
 	Estimate bool      `json:"estimate"`        // measure nothing: report what is cached, or what is to be expected
+	// Critical is what a spec with train.critical_batch auto weighs pipelines by; nil: nothing was measured.
+	Critical *MeasuredBatch `json:"critical,omitempty"`
+}
+
+// MeasuredBatch is a critical batch that a job has measured.
+type MeasuredBatch struct {
+	Samples float64 `json:"samples"`
+	Job     string  `json:"job"`
+	Step    uint64  `json:"step"` // up to which
 }
 
 // TuneMessage is one line of what a tuning prints: progress, any number of times, and then either a report or an error. Exactly
