@@ -100,18 +100,22 @@ func (c *checker) checkBudget() {
 		if key, nearest, problem := c.CheckWarmup(0); key != "" {
 			c.refuse(key, nearest, "%s", problem)
 		}
-		c.checkRound()
+		if key, nearest, problem := c.CheckRound(0); key != "" {
+			c.refuse(key, nearest, "%s", problem)
+		}
 	}
 }
 
-// checkRound refuses a round of at least twice the budget, which is rounded up to whole rounds.
-func (c *checker) checkRound() {
-	wanted, step := c.Wanted(0), uint64(c.Train.Batch)*uint64(max(c.Pipelines, 1))
-	round := uint64(c.Averaging.Tau) * step
-	if c.Averaging.Tau > 1 && wanted > 0 && wanted <= round/2 {
-		c.refuse("averaging.tau", strconv.FormatUint(max(1, wanted/step), 10), "averaging.tau is %d, so a round takes %d samples, more than all of the budget (%s); want a shorter round or a larger budget",
-			c.Averaging.Tau, round, c.Train.Budget())
+// CheckRound checks that a round takes less than twice the budget, which is rounded up to whole rounds, with epochs of so many samples. It returns the key that is wrong and the nearest value for it; nothing while the budget is not
+// known, or the tau is left open.
+func (j *Job) CheckRound(epoch uint64) (key, nearest, problem string) {
+	wanted, step := j.Wanted(epoch), uint64(max(j.Train.Batch, 1))*uint64(max(j.Pipelines, 1))
+	round := uint64(max(j.Averaging.Tau, 0)) * step
+	if j.Averaging.Tau > 1 && wanted > 0 && wanted <= round/2 {
+		return "averaging.tau", strconv.FormatUint(max(1, wanted/step), 10), fmt.Sprintf(
+			"averaging.tau is %d, so a round takes %d samples, more than all of the budget (%s); want a shorter round or a larger budget", j.Averaging.Tau, round, j.Train.Budget())
 	}
+	return "", "", ""
 }
 
 // CheckWarmup checks that the learning rate has risen before the budget is used up. It returns the key that is wrong and the

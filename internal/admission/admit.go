@@ -84,9 +84,15 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	found := a.resolve(facts)
 	output := a.checkOutput(&q)
 	if a.checkURLs(q.Remote); at.Err() == nil || len(urls) == 0 {
-		if err := a.checkData(ctx); err != nil {
+		epoch, err := a.checkData(ctx)
+		if err != nil {
 			return nil, err
 		}
+		if facts.Epoch = epoch; epoch > 0 && j.Train.Epochs > 0 && at.Err() == nil { // how long rounds are may follow from it
+			a.job = j
+			found = a.resolve(facts)
+		}
+		a.checkBudget(epoch)
 	}
 	if err := at.Err(); err != nil {
 		return nil, refusal(r.File, err)
@@ -232,12 +238,25 @@ func (a *admission) takeTokenizer() {
 	a.why = append(a.why, fmt.Sprintf("data.tokenizer is %s, that of model.from", tokenizer))
 }
 
-// checkData finds what is wrong with the data, as far as data.Check reads them. An error is of the daemon or of ctx, not of
+// checkBudget refuses what does not fit into the budget, now that it is known in samples, as far as the data tell the samples of an epoch; 0 is not known.
+func (a *admission) checkBudget(epoch uint64) {
+	for _, check := range []func(uint64) (key, nearest, problem string){a.job.CheckWarmup, a.job.CheckRound} {
+		if key, nearest, problem := check(epoch); key != "" && !a.at.Refused(key) {
+			a.at.Refuse(key, nearest, "%s", problem)
+		}
+	}
+	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(max(0, a.job.Averaging.Tau))
+	if epoch > 0 && epoch < round {
+		a.warnings = append(a.warnings, fmt.Sprintf("the data has %d samples, fewer than the %d of one round: samples repeat within it", epoch, round))
+	}
+}
+
+// checkData finds what is wrong with the data, as far as data.Check reads them, and how many samples an epoch has; 0 where it does not tell. An error is of the daemon or of ctx, not of
 // the file.
-func (a *admission) checkData(ctx context.Context) error {
+func (a *admission) checkData(ctx context.Context) (epoch uint64, err error) {
 	if a.model == nil { // only the files can be looked for
 		_, _, err := data.List(ctx, data.Config{Files: a.job.Data.Files, Access: a.access, Remote: a.remote})
-		return a.dataProblem(err)
+		return 0, a.dataProblem(err)
 	}
 	c := feed.ConfigOf(a.job, a.model)
 	c.Access, c.Remote = a.access, a.remote
@@ -245,21 +264,14 @@ func (a *admission) checkData(ctx context.Context) error {
 		for _, u := range unread {
 			a.at.Refuse(u.Key, "", "%v", u)
 		}
-		return nil
+		return 0, nil
 	}
 	summary, err := data.Check(ctx, c)
 	if err != nil {
-		return a.dataProblem(err)
+		return 0, a.dataProblem(err)
 	}
 	a.found, a.warnings = summary.Pinned, append(a.warnings, summary.Notes...)
-	if key, nearest, problem := spec.CheckRounds(a.job, uint64(max(summary.Samples, 0))); key != "" && a.job.Train.Epochs > 0 { //nolint:gosec // not negative
-		a.at.Refuse(key, nearest, "%s", problem)
-	}
-	round := uint64(a.job.Train.Batch) * uint64(a.job.Pipelines) * uint64(max(0, a.job.Averaging.Tau))
-	if n := summary.Samples; n > 0 && n < round {
-		a.warnings = append(a.warnings, fmt.Sprintf("the data has %d samples, fewer than the %d of one round: samples repeat within it", n, round))
-	}
-	return nil
+	return summary.Samples, nil
 }
 
 // dataProblem notes what is wrong with the data. Another error comes back.

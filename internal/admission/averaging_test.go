@@ -186,6 +186,31 @@ func TestRefusalsOfAveragingLeadToAJobThatIsAccepted(t *testing.T) {
 	}
 }
 
+// TestWhatABudgetOfEpochsIsTooShortForIsRefused before anything starts, as with one in steps, where the data tell how many samples an epoch has.
+func TestWhatABudgetOfEpochsIsTooShortForIsRefused(t *testing.T) {
+	base := t.TempDir()
+	if err := os.WriteFile(filepath.Join(base, "x"), []byte(strings.Repeat("some text\n", 500)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	of := averaged(keys{"train.steps": "", "train.epochs": "0.08", "pipelines": "2", "averaging.method": "diloco"}).with(nil) // 48 samples
+	for _, c := range []struct {
+		changed keys
+		want    string
+	}{
+		{nil, ""},
+		{keys{"averaging.method": "streaming-diloco", "averaging.fragments": "2"}, ""},
+		{keys{"averaging.tau": "4"}, ""},
+		{keys{"averaging.tau": "32"}, "averaging.tau is 32, so a round takes 256 samples, more than all of the budget (0.08 epochs); want a shorter round or a larger budget"},
+		{keys{"optimizer.warmup": "100"}, "optimizer.warmup is 100 steps, more than the 12 of the budget (0.08 epochs)"},
+		{keys{"averaging.method": "easgd-async", "averaging.tau": "6"}, "averaging.tau is 6, and the budget (0.08 epochs) has 1 round of it"},
+	} {
+		problems := of.with(c.changed).admit(t, base)
+		if c.want == "" && len(problems) > 0 || c.want != "" && (len(problems) != 1 || !strings.Contains(problems[0].Message, c.want)) {
+			t.Errorf("%v: %v, want %q", c.changed, problems, c.want)
+		}
+	}
+}
+
 // TestASinglePipelineIsAveragedWithNobody, so that no method rules out a schedule or an optimizer for it.
 func TestASinglePipelineIsAveragedWithNobody(t *testing.T) {
 	base := t.TempDir()

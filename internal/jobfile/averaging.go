@@ -89,14 +89,11 @@ func UnchosenTau(j *job.Job) string {
 		return ""
 	}
 	method, err := Averaging(a, Pipelines(j))
-	least := elastic.LeastTau(a.Method)
 	switch {
 	case err != nil:
 		return ""
 	case method.Needs().Gradients:
 		return fmt.Sprintf("averaging.tau is auto, and averaging.method %s exchanges gradients in every step; want tau: 1, or a method that exchanges updates: localsgd, diloco, streaming-diloco, easgd-async or elastic", a.Method)
-	case a.TauMost > 0 && a.TauMost < least:
-		return fmt.Sprintf("averaging.tau is auto and averaging.tau_most is %d: with method %s at least %d are chosen; want tau_most: %d or more, or a number for tau", a.TauMost, a.Method, least, least)
 	}
 	if plan, _, err := schedule.Generate(j.Schedule, schedule.Request{Devices: 2, MicroBatches: 4}); err == nil && plan.Updates() > 0 {
 		return fmt.Sprintf("averaging.tau is auto, and the schedule %s steps the optimizer inside of a batch and runs on across the batches of a round, so that its memory depends on tau; want a number", j.Schedule)

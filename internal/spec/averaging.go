@@ -64,15 +64,34 @@ func (x *resolver) decideRounds() bool {
 		}
 		return false
 	}
-	if a.Tau == job.AutoTau {
+	steps := int(j.Wanted(x.Epoch)) //nolint:gosec // a budget
+	if steps > 0 {
+		steps = max(1, steps/(j.Train.Batch*jobfile.Pipelines(j)))
+	}
+	switch a.Tau {
+	case 0:
+		a.Tau = wholeRounds(method.Config().Tau, steps, every)
+	case job.AutoTau:
 		if problem := jobfile.UnchosenTau(j); problem != "" {
 			x.refuse("averaging.tau", "1", "%s", problem)
 			return false
 		}
-		a.TauMost = cmp.Or(a.TauMost, elastic.MostTau)
+		return x.boundTau(wholeRounds(method.Config().Tau, steps, every), steps, every)
 	}
-	if a.Tau == 0 || a.Tau == job.AutoTau {
-		a.Tau = wholeRounds(method.Config().Tau, int(j.Wanted(0))/(j.Train.Batch*jobfile.Pipelines(j)), every) //nolint:gosec // a budget
+	return true
+}
+
+// boundTau decides from and up to how many steps of a round are chosen where the file leaves that open: from least on, and so few that a budget of steps, which is 0 where nobody knows it, has leastRounds for every exchange.
+func (x *resolver) boundTau(least, steps, every int) bool {
+	a := &x.Job.Averaging
+	if given := a.TauMost; given > 0 && given < least {
+		x.refuse("averaging.tau_most", strconv.Itoa(least), "averaging.tau is auto and averaging.tau_most is %d: of this job, with method %s, at least %d are chosen; want tau_most: %d or more, or a number for tau",
+			given, a.Method, least, least)
+		return false
+	}
+	a.Tau, a.TauMost = least, cmp.Or(a.TauMost, elastic.MostTau)
+	if steps > 0 {
+		a.TauMost = max(least, min(a.TauMost, steps/(leastRounds*every)))
 	}
 	return true
 }

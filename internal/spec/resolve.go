@@ -29,6 +29,7 @@ type Facts struct {
 	UserPlan    schedule.Plan // that the user wrote; nil: one is generated
 	GPUs        []gpu.GPU     // of the node, the sick ones too
 	NoGPU       string        // why this program can use none, whichever there are; empty: it can
+	Epoch       uint64        // samples in an epoch; 0: not known
 	// Hosts are the nodes that stages may lie on, this one among them; fewer than two: this one alone.
 	Hosts []Host
 
@@ -470,18 +471,19 @@ func (x *resolver) decideBudget() {
 	if j.Pipelines == job.Auto {
 		return
 	}
-	x.Budget = j.Resolved(0)
+	x.Budget = j.Resolved(0) // that of epochs is the worker's, which has read the data
 	why := fmt.Sprintf("budget %s: how many samples that is, is known once the data are open", j.Train.Budget())
-	if b := x.Budget; b != nil {
+	if b := j.Resolved(x.Epoch); b != nil {
 		why = fmt.Sprintf("budget %s: %d samples, %s of each pipeline", j.Train.Budget(), b.Samples, words.Count(int(b.Steps), "step"))
-		if b.Samples != j.Wanted(0) {
+		wanted := j.Wanted(x.Epoch)
+		if b.Samples != wanted {
 			why += ", rounded up to whole rounds"
 		}
-		if wanted := j.Wanted(0); wanted > 0 && b.Samples >= 2*wanted {
+		if wanted > 0 && b.Samples >= 2*wanted {
 			x.warn("the job asks for %d samples and trains on %d: %s take %d in a round, and rounds are whole; fewer pipelines or a smaller batch take fewer",
 				wanted, b.Samples, words.Count(int(j.Pipelines), "pipeline"), b.Samples/(b.Steps/uint64(j.Averaging.Tau)))
 		}
-		if key, nearest, problem := CheckRounds(j, 0); key != "" {
+		if key, nearest, problem := CheckRounds(j, x.Epoch); key != "" {
 			x.refuse(key, nearest, "%s", problem)
 		}
 		if rounds := b.Steps / uint64(j.Averaging.Tau); uint64(j.Center.CommitEvery) > rounds {

@@ -22,6 +22,7 @@ func TestRoundsAreAsLongAsTheMethodWants(t *testing.T) {
 		{"method: diloco", 2, 200, 25, 100}, // 4 of 32 would be 128 steps
 		{"method: diloco", 2, 100, 13, 52},
 		{"method: diloco", 2, 4, 1, 2},
+		{"method: diloco", 4, 2, 1, 1},      // not a step of each
 		{"method: diloco", 1, 200, 29, 203}, // one trains all of them
 		{"method: streaming-diloco, fragments: 2", 2, 1600, 8, 800},
 		{"method: streaming-diloco, fragments: 2", 2, 64, 4, 32}, // each fragment four times
@@ -35,6 +36,40 @@ func TestRoundsAreAsLongAsTheMethodWants(t *testing.T) {
 		}
 		if got := found.Job.Averaging.Tau; got != c.tau || found.Budget.Steps != uint64(c.total) { //nolint:gosec // not negative
 			t.Errorf("%+v: tau %d, %d steps", c, got, found.Budget.Steps)
+		}
+	}
+}
+
+// TestRoundsOfEpochsFollowFromTheirSamples, where those are known: as many as of the same budget in steps, and no more is chosen. The budget itself is the worker's, which reads the data.
+func TestRoundsOfEpochsFollowFromTheirSamples(t *testing.T) {
+	for _, c := range []struct {
+		averaging      string
+		epoch          uint64
+		tau, most      int
+		why, describes string
+	}{
+		{"method: diloco", 200, 25, 0, "budget 2 epochs: 400 samples, 100 steps of each pipeline", "tau=25"},
+		{"method: diloco", 0, 32, 0, "budget 2 epochs: how many samples that is, is known once the data are open", "tau=32"},
+		{"method: streaming-diloco, fragments: 2", 64, 4, 0, "budget 2 epochs: 128 samples, 32 steps of each pipeline", "tau=4"},
+		{"tau: auto", 64, 1, 8, "32 steps", "tau=auto, 1 to 8,"},
+		{"method: diloco, tau: auto, tau_most: 8", 64, 8, 8, "32 steps", "tau=auto, 8 to 8,"},
+		{"tau: auto", 0, 1, 64, "known once the data are open", "tau=auto, 1 to 64,"},
+		{"tau: auto, tau_most: 5", 64, 1, 5, "32 steps", "tau=auto, 1 to 5,"},
+		{"tau: auto", 1, 1, 1, "1 step", "tau=auto, 1 to 1,"},
+	} {
+		j, facts := parsed(t, refJob, 0, "stages=2", "pipelines=2", "micro_batches=2", "tuning=rules", "train={epochs: 2, batch: 2}", "averaging={"+c.averaging+"}")
+		facts.Epoch = c.epoch
+		found, problems := spec.Resolve(j, facts, nil)
+		if len(problems) > 0 {
+			t.Errorf("%+v: %v", c, problems)
+			continue
+		}
+		s, err := spec.New(found, facts.Model, nil, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := found.Job.Averaging; a.Tau != c.tau || a.TauMost != c.most || found.Budget != nil || !strings.Contains(strings.Join(found.Why, "\n"), c.why) || !strings.Contains(s.Averaging(), c.describes) {
+			t.Errorf("%+v: tau %d, at most %d, budget %+v, %q: %q", c, a.Tau, a.TauMost, found.Budget, s.Averaging(), found.Why)
 		}
 	}
 }

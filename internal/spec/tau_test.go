@@ -95,15 +95,19 @@ func TestTauOfAPlacement(t *testing.T) {
 
 // TestTauThatCannotBeChosenIsRefused, with what may be written instead.
 func TestTauThatCannotBeChosenIsRefused(t *testing.T) {
-	for want, set := range map[string][]string{
-		"exchanges gradients in every step; want tau: 1, or a method that exchanges updates":          {"averaging={method: allreduce, tau: auto}"},
-		"with method diloco at least 32 are chosen; want tau_most: 32 or more":                        {"averaging={method: diloco, tau: auto, tau_most: 8}"},
-		"averaging.tau is auto, and the schedule pipedream-2bw steps the optimizer inside of a batch": {"averaging={tau: auto}", "schedule=pipedream-2bw"},
+	for _, c := range []struct {
+		key, nearest, want string
+		set                []string
+	}{
+		{"averaging.tau", "1", "exchanges gradients in every step; want tau: 1, or a method that exchanges updates", []string{"averaging={method: allreduce, tau: auto}"}},
+		{"averaging.tau_most", "32", "tau_most is 8: of this job, with method diloco, at least 32 are chosen; want tau_most: 32 or more", []string{"averaging={method: diloco, tau: auto, tau_most: 8}", "train.steps=4000"}},
+		{"averaging.tau_most", "25", "at least 25 are chosen", []string{"averaging={method: diloco, tau: auto, tau_most: 8}", "train.steps=200"}},
+		{"averaging.tau", "1", "averaging.tau is auto, and the schedule pipedream-2bw steps the optimizer inside of a batch", []string{"averaging={tau: auto}", "schedule=pipedream-2bw"}},
 	} {
-		j, facts := parsed(t, refJob, 0, append([]string{"stages=2", "pipelines=2", "groups=2", "micro_batches=2", "tuning=rules"}, set...)...)
+		j, facts := parsed(t, refJob, 0, append([]string{"stages=2", "pipelines=2", "groups=2", "micro_batches=2", "tuning=rules"}, c.set...)...)
 		_, problems := spec.Resolve(j, facts, nil)
-		if len(problems) == 0 || problems[0].Key != "averaging.tau" || !strings.Contains(problems[0].Message, want) {
-			t.Errorf("%q: %v, want %q", set, problems, want)
+		if len(problems) == 0 || problems[0].Key != c.key || problems[0].Nearest != c.nearest || !strings.Contains(problems[0].Message, c.want) {
+			t.Errorf("%q: %+v, want %q", c.set, problems, c.want)
 		}
 	}
 }

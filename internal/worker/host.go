@@ -138,6 +138,9 @@ func (h *host) resolveBudget(context.Context) error {
 	if _, nearest, problem := spec.CheckWarmup(epoch); problem != "" {
 		return &permanentError{fmt.Errorf("%s; the nearest that fits: %s", problem, nearest)}
 	}
+	if _, nearest, problem := spec.CheckRound(epoch); problem != "" && h.assignment.Restore == nil { // a job that goes on may have more pipelines than its file
+		return &permanentError{fmt.Errorf("%s; the nearest that fits: %s", problem, nearest)}
+	}
 	b := spec.Resolved(epoch)
 	if b == nil {
 		return &permanentError{fmt.Errorf("a budget of %s makes no samples: an epoch has %d", spec.Train.Budget(), epoch)}
