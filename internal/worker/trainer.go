@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/avgpipe/avgpipe/elastic"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/feed"
@@ -130,7 +131,8 @@ func (t *trainer) newGroup(ctx context.Context, h *host, reach *links) (*pipelin
 		}
 		for i := range c.Stages {
 			c.Stages[i].Restore = snapshots[i]
-			t.progress.synchronize(c.Stages[i].Index, snapshots[i].Synchronous)
+			bound := elastic.NewDrift(c.Method.Needs().MaxDrift, snapshots[i].Synchronous) // none for a single pipeline, whatever those before it did
+			t.progress.synchronize(c.Stages[i].Index, bound.Synchronous())
 		}
 	}
 	return pipeline.New(c)
