@@ -122,8 +122,36 @@ func CheckRounds(j *job.Job, epoch uint64) (key, nearest, problem string) {
 	if method.Needs().Period > 1 {
 		what = "fragments"
 	}
-	return "averaging.tau", strconv.FormatUint(max(1, b.Steps/every), 10), fmt.Sprintf("averaging.tau is %d, and the budget (%s) has %s of it, fewer than the %d in which every pipeline exchanges all layers once: some would "+
-		"stay as they began; use a smaller tau, fewer %s or a larger budget", j.Averaging.Tau, j.Train.Budget(), words.Count(int(rounds), "round"), every, what)
+	of := fmt.Sprintf("the budget (%s) has %s of it, fewer than the %d in which every pipeline exchanges all layers once: some would stay as they began", j.Train.Budget(), words.Count(int(rounds), "round"), every)
+	steps := stepsOf(j, int(j.Pipelines), epoch)
+	if steps >= every { // a smaller tau makes rounds enough
+		return "averaging.tau", strconv.FormatUint((steps-1)/(every-1), 10), fmt.Sprintf("averaging.tau is %d, and %s; use a smaller tau, fewer %s or a larger budget", j.Averaging.Tau, of, what)
+	}
+	switch {
+	case what == "pipelines":
+		return "pipelines", fewerInTurn(j, epoch), fmt.Sprintf("pipelines is %d, averaging.tau is %d, and %s; use fewer pipelines or a larger budget", j.Pipelines, j.Averaging.Tau, of)
+	case steps < 2:
+		return "averaging.method", "diloco", fmt.Sprintf("averaging.method is %s, averaging.tau is %d, and %s; use diloco or a larger budget", j.Averaging.Method, j.Averaging.Tau, of)
+	}
+	return "averaging.fragments", strconv.FormatUint(steps, 10), fmt.Sprintf("averaging.fragments is %d, averaging.tau is %d, and %s; use fewer fragments or a larger budget", j.Averaging.Fragments, j.Averaging.Tau, of)
+}
+
+// stepsOf is how many steps each of so many pipelines takes of the budget, in rounds of one step.
+func stepsOf(j *job.Job, pipelines int, epoch uint64) uint64 {
+	of := *j
+	of.Averaging.Tau, of.Pipelines = 1, job.Count(pipelines)
+	return of.Resolved(epoch).Steps
+}
+
+// fewerInTurn are the most pipelines, of fewer than a job has and in as many groups, each of which has a turn in rounds of one step; "" where there are none.
+func fewerInTurn(j *job.Job, epoch uint64) string {
+	groups := max(1, j.Groups)
+	for n := int(j.Pipelines) - groups; n > 0; n -= groups {
+		if stepsOf(j, n, epoch) >= uint64(n) { //nolint:gosec // above 0
+			return strconv.Itoa(n)
+		}
+	}
+	return ""
 }
 
 // set reports whether a key of averaging, of those that have no value by default, has one.

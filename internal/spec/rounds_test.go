@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -88,7 +89,7 @@ func TestFragmentsAreAsManyAsLayersAtMost(t *testing.T) {
 		{[]string{"model.config.n_layer=8", "averaging.fragments=11"}, 0, "averaging.fragments is 11: the model has 10 layers that are trained, and each fragment needs one; at most 10"},
 		{[]string{"averaging.fragments=1"}, 0, "for the whole model at once remove it and write method: diloco"},
 		{[]string{"train.steps=32", "averaging.tau=8"}, 0, "averaging.tau is 8, and the budget (32 steps of 4 samples) has 2 rounds of it, fewer than the 4 in which every pipeline exchanges all layers once"},
-		{[]string{"train.steps=4"}, 0, "use a smaller tau, fewer fragments or a larger budget"},
+		{[]string{"train.steps=4"}, 0, "averaging.fragments is 4, averaging.tau is 1, and the budget (4 steps of 4 samples) has 2 rounds of it"},
 	} {
 		set := append([]string{"pipelines=2", "model.config.n_layer=2", "train.batch=4", "train.steps=1000", "averaging.method=streaming-diloco"}, c.set...)
 		found, err := resolve(t, refJob, 0, set...)
@@ -101,6 +102,35 @@ func TestFragmentsAreAsManyAsLayersAtMost(t *testing.T) {
 			t.Errorf("%v: %v", c.set, err)
 		case found.Job.Averaging.Fragments != c.fragments || found.Job.Averaging.Mix != 0.5:
 			t.Errorf("%v: %d fragments, mix %v", c.set, found.Job.Averaging.Fragments, found.Job.Averaging.Mix)
+		}
+	}
+}
+
+// TestTheNearestToTooFewRoundsIsAccepted, whichever key it is of: rounds are made of the budget that the file gives, and not of what another tau rounded it up to.
+func TestTheNearestToTooFewRoundsIsAccepted(t *testing.T) {
+	for _, c := range []struct {
+		set          []string
+		key, nearest string
+	}{
+		{[]string{"pipelines=4", "averaging={method: easgd-async, tau: 9}", "train={steps: 40, batch: 2}"}, "averaging.tau", "3"},
+		{[]string{"pipelines=4", "averaging={method: streaming-diloco, fragments: 2, tau: 12}", "train={steps: 40, batch: 2}"}, "averaging.tau", "9"},
+		{[]string{"pipelines=8", "averaging={method: easgd-async}", "train={steps: 12, batch: 2}"}, "pipelines", "3"},
+		{[]string{"pipelines=9", "groups=3", "averaging={method: easgd-async}", "train={steps: 12, batch: 2}"}, "pipelines", "3"},
+		{[]string{"pipelines=2", "averaging={method: streaming-diloco, fragments: 3}", "train={steps: 3, batch: 2}"}, "averaging.fragments", "2"},
+		{[]string{"pipelines=2", "averaging={method: streaming-diloco}", "train={steps: 1, batch: 2}"}, "averaging.method", "diloco"},
+	} {
+		job := func(set ...string) strictyaml.Problems {
+			j, facts := parsed(t, refJob, 0, append(append([]string{"stages=2", "micro_batches=2", "tuning=rules"}, c.set...), set...)...)
+			_, problems := spec.Resolve(j, facts, nil)
+			return problems
+		}
+		problems := job()
+		if len(problems) != 1 || problems[0].Key != c.key || problems[0].Nearest != c.nearest || !strings.Contains(problems[0].Message, c.key+" is ") {
+			t.Errorf("%v: %+v, want nearest %s of %s", c.set, problems, c.nearest, c.key)
+			continue
+		}
+		if again := job(c.key + "=" + c.nearest); len(again) > 0 {
+			t.Errorf("%v: with %s %s: %v", c.set, c.key, c.nearest, again)
 		}
 	}
 }
