@@ -27,6 +27,7 @@ func TestPipelinesTrainOnGraphicsProcessors(t *testing.T) {
 		}
 		return d
 	}
+	first := []float64{alone(t, 0), alone(t, 1)}
 	for _, pipelines := range []int{1, 2} {
 		want := trainModelOn(t, open, plan(t, "gpipe", 1, modelMicros), pipelines)
 		for i, other := range trainModel(t, plan(t, "gpipe", 1, modelMicros), pipelines) {
@@ -42,6 +43,7 @@ func TestPipelinesTrainOnGraphicsProcessors(t *testing.T) {
 				if got := trainModelOn(t, open, plan(t, name, 2, modelMicros), pipelines); !slices.Equal(got, want) {
 					t.Errorf("losses, norms and evaluations\n%v, want\n%v", got, want)
 				}
+				holdSquares(t, open, plan(t, name, 2, modelMicros), want, first[:pipelines], 1e-3)
 			})
 		}
 	}
