@@ -86,3 +86,29 @@ func TestATuningTakesWhatTheNewestJobLikeItMeasured(t *testing.T) {
 		t.Errorf("found %+v, want that of the newer job", found)
 	}
 }
+
+// TestStagesOnSeveralNodesAreToldToMeasureNoise together, and those on one node are told nothing, which programs of the version before do not know.
+func TestStagesOnSeveralNodesAreToldToMeasureNoise(t *testing.T) {
+	for name, c := range map[string]struct {
+		groups int
+		nodes  []string // of the stages of each group, one group after the other
+		want   bool
+	}{
+		"one node":              {1, []string{"a", "a"}, false},
+		"two nodes":             {1, []string{"a", "b"}, true},
+		"a node for each group": {2, []string{"a", "a", "b", "b"}, false},
+		"two for each group":    {2, []string{"a", "b", "c", "d"}, true},
+	} {
+		a := &act{}
+		a.Job = &cluster.Job{ID: "j1"}
+		a.spec = &spec.Spec{Job: job.Job{Stages: 2, Pipelines: 2, Groups: c.groups}}
+		for i, node := range c.nodes {
+			a.taking = append(a.taking, stagePlace{Group: i / 2, Stage: i % 2, Node: node})
+		}
+		for _, node := range c.nodes {
+			if to := a.assignment(1, nil, node, nil, nil); to.NoiseAcross != c.want {
+				t.Errorf("%s: the worker on %s is told %v, want %v", name, node, to.NoiseAcross, c.want)
+			}
+		}
+	}
+}
