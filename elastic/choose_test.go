@@ -24,8 +24,9 @@ func TestStaleLayersByHand(t *testing.T) {
 		seconds  map[int]float64 // by late layers
 	}{
 		{0, 0, map[int]float64{0: 24, 1: 24, 4: 24}},
-		// The first layer's begins at 8 and is done at 10: it has to be late.
-		{2, 1, map[int]float64{0: 26, 1: 24, 2: 24, 4: 24}},
+		// What the last two send is taken up at 4 and 6, when the next backward has ended, and their sums go behind the messages of that layer. So those of the third layer are back at 8,
+		// and those of the second and the first at 10 and 11: these have to be late.
+		{2, 2, map[int]float64{0: 27, 1: 26, 2: 24, 4: 24}},
 		// As long as computing: with three late layers what those send goes before what the fourth gets back.
 		{6, 4, map[int]float64{4: 24}},
 		// The link takes 4,000 for all; 4,018 where nothing goes beside computing.
@@ -51,7 +52,7 @@ func TestStagesHaveLinksOfTheirOwn(t *testing.T) {
 		own.Layers[l].Link = 1
 		own.Layers[l+2].Bytes, shared.Layers[l+2].Bytes = 2, 2
 	}
-	if a, b := shared.Seconds(0), own.Seconds(0); a <= b || b != 26 {
+	if a, b := shared.Seconds(0), own.Seconds(0); a <= b || b != 27 {
 		t.Errorf("a step takes %v where the stages share a link, and %v where they do not", a, b)
 	}
 }
@@ -97,17 +98,19 @@ func randomStep(r *rand.Rand) Step {
 
 // tickedStep is how long a step takes where, in each tick, a pipeline computes or waits and each link carries some bytes of the first message or sum in its queue.
 func tickedStep(s *Step, late int) float64 {
-	const tick, steps, warm, parts = 0.002, 14, 6, 20
+	const tick, steps, warm, parts = 0.002, 14, 6, 8
 	type piece struct {
 		step, layer int
 		bytes, at   float64
 		sum         bool
 	}
 	queues, flying, came := make([][]piece, len(s.Links)), []piece{}, map[[2]int]int{}
-	plan := []float64{s.Compute} // when each backward of a step ends, from the output
+	plan, forward := []float64{s.Compute}, 0.0 // when each backward of a step ends, from the output
 	for _, l := range s.Layers {
 		plan[0] -= l.Backward
+		forward += l.Forward
 	}
+	pass := plan[0] / math.Round(plan[0]/forward)
 	for _, l := range slices.Backward(s.Layers) {
 		plan = append(plan, plan[len(plan)-1]+l.Backward)
 	}
@@ -133,8 +136,10 @@ func tickedStep(s *Step, late int) float64 {
 				}
 			}
 		}
+		since := now - began // a boundary between operations is passed in this tick, or nothing is computed
+		between := next == len(plan) || math.Mod(since+1e-9, pass) < tick && since < plan[0] || slices.ContainsFunc(plan, func(end float64) bool { return since >= end && since-tick < end })
 		flying = slices.DeleteFunc(flying, func(p piece) bool {
-			if p.at > now {
+			if p.at > now || !between {
 				return false
 			}
 			if p.sum {

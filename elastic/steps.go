@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -13,37 +14,59 @@ const (
 )
 
 // Seconds is how long a step takes where so many layers are late. It runs through some steps of groups that are alike: what a group sends of a layer goes, from the end of its backward,
-// to the owners of its segments, who send as much back as sums. A link carries what was handed to it first. At the end of a step a pipeline waits for the sums of the layers that are not
+// to the owners of its segments, who send as much back as sums. A link carries what was handed to it first. A device takes up what has come between two operations: the forward of all
+// layers, and the backward of each. At the end of a step a pipeline waits for the sums of the layers that are not
 // late, and for those of the step before of the late ones.
 func (s *Step) Seconds(late int) float64 {
-	lines := make([]line, len(s.Links))
+	of, lines := &operations{}, make([]line, len(s.Links))
 	for i := range lines {
-		lines[i].of = s.Links[i]
+		lines[i] = line{of: s.Links[i], device: of}
 	}
-	before, backward := make([]*exchange, len(s.Layers)), 0.0 // of late layers, in the step before
+	before, forward, backward := make([]*exchange, len(s.Layers)), 0.0, 0.0 // before: of late layers, in the step before
 	for _, l := range s.Layers {
-		backward += l.Backward
+		forward, backward = forward+l.Forward, backward+l.Backward
 	}
+	passes := max(1, math.Round((s.Compute-backward)/forward)) // but for the last backward
 	now, from := 0.0, 0.0
 	for step := range simulatedSteps {
 		if step == warmSteps {
 			from = now
 		}
-		now += s.Compute - backward
+		for range int(passes) {
+			now = of.run(now, (s.Compute-backward)/passes)
+		}
 		sent := make([]*exchange, len(s.Layers))
 		for l, one := range slices.Backward(s.Layers) {
-			now += one.Backward
+			now = of.run(now, one.Backward)
 			sent[l] = lines[one.Link].begin(now, one.Bytes)
 		}
 		for l, one := range s.Layers {
-			of := sent[l]
+			awaited := sent[l]
 			if l < late {
-				of, before[l] = before[l], of
+				awaited, before[l] = before[l], awaited
 			}
-			now = max(now, lines[one.Link].end(of))
+			now = max(now, lines[one.Link].end(awaited))
 		}
 	}
 	return (now - from) / (simulatedSteps - warmSteps)
+}
+
+// operations are what a device has done so far, and has not been idle between.
+type operations struct{ begin, end []float64 }
+
+// run has the device do the next operation, and returns its end.
+func (o *operations) run(now, seconds float64) float64 {
+	o.begin, o.end = append(o.begin, now), append(o.end, now+seconds)
+	return now + seconds
+}
+
+// takes is when the device takes up what has come: at once, or when the operation in progress has ended.
+func (o *operations) takes(at float64) float64 {
+	i, _ := slices.BinarySearch(o.end, at)
+	if i < len(o.end) && o.begin[i] < at {
+		return o.end[i]
+	}
+	return at
 }
 
 // exchange is that of a layer in a step.
@@ -63,6 +86,7 @@ type parcel struct {
 // line carries what the groups that are alike send, each over its own end of a link.
 type line struct {
 	of      LinkStep
+	device  *operations
 	waiting []parcel // by at
 	free    float64
 }
@@ -95,7 +119,7 @@ func (l *line) carry() {
 	next := l.waiting[0]
 	l.waiting = slices.Delete(l.waiting, 0, 1)
 	l.free = max(l.free, next.at) + next.seconds
-	next.at = l.free + l.of.Latency
+	next.at = l.device.takes(l.free + l.of.Latency)
 	if !next.sum {
 		next.sum = true
 		l.add(next)
