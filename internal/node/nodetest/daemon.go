@@ -209,8 +209,15 @@ func (d *Daemon) wait(t testing.TB) error {
 	ended := d.ended
 	d.ended = nil
 	d.Client.Close()
+	if d.Cmd != nil { // a spawned one says in its log what it does instead
+		quit := time.AfterFunc(envtest.Bound-stacksIn, func() { _ = d.Cmd.Process.Signal(syscall.SIGQUIT) })
+		defer quit.Stop()
+	}
 	return envtest.Receive(t, "the daemon ends", ended)
 }
+
+// stacksIn is how long a daemon that does not end has to write the stacks of its goroutines.
+const stacksIn = 10 * time.Second
 
 // Eventually waits until something holds.
 func Eventually(t testing.TB, what string, holds func() bool) {
