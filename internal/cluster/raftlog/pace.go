@@ -111,12 +111,16 @@ type pacedPipeline struct {
 	pace *pace
 	id   raft.ServerID
 	full int // entries of a message that more is to follow at once
+	// patience is how long a message waits for its place among those under way. The library waits for ever: where a response has a newer term, it reads no further ones, and nobody else does.
+	patience time.Duration
 }
 
 // AppendEntries implements raft.AppendPipeline. It returns when the next message may follow.
 func (p *pacedPipeline) AppendEntries(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	p.pace.sends(p.id)
+	impatient := time.AfterFunc(p.patience, func() { _ = p.Close() }) // which ends the call
 	future, err := p.AppendPipeline.AppendEntries(q, r)
+	impatient.Stop()
 	if err == nil && len(q.Entries) < p.full {
 		p.pace.rest(p.pace.between(p.id))
 	}

@@ -37,7 +37,7 @@ func paced(others int) (*pace, chan struct{}) {
 func sendsIn(t *testing.T, p *pace, id raft.ServerID, entries int, d time.Duration) int {
 	t.Helper()
 	to := &deaf{}
-	line := &pacedPipeline{AppendPipeline: to, pace: p, id: id, full: 64}
+	line := &pacedPipeline{AppendPipeline: to, pace: p, id: id, full: 64, patience: transportTimeout}
 	for began := time.Now(); time.Since(began) < d && to.sent < 1000; {
 		if _, err := line.AppendEntries(&raft.AppendEntriesRequest{Entries: make([]*raft.Log, entries)}, nil); err != nil {
 			t.Error(err)

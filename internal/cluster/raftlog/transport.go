@@ -82,7 +82,7 @@ func (t *Transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	if err != nil {
 		return nil, err
 	}
-	return &pacedPipeline{AppendPipeline: p, pace: t.pace, id: id, full: raft.DefaultConfig().MaxAppendEntries}, nil
+	return &pacedPipeline{AppendPipeline: p, pace: t.pace, id: id, full: raft.DefaultConfig().MaxAppendEntries, patience: transportTimeout}, nil
 }
 
 // NewTransport returns a transport whose local address, HOST:PORT, is where others reach the listener. dial connects to such an address. The
