@@ -44,6 +44,27 @@ func TestStaleLayersByHand(t *testing.T) {
 	}
 }
 
+// TestTimesOfNothing: a dictated time may be 0, and a forward far shorter than the rest of a step.
+func TestTimesOfNothing(t *testing.T) {
+	for _, forward := range []float64{0, 1e-12} {
+		s := even(4, 1)
+		for l := range s.Layers {
+			s.Layers[l].Forward = forward
+		}
+		if got := s.Seconds(4); math.Abs(got-s.Compute) > 1e-9 {
+			t.Errorf("with forwards of %v a step without waits takes %v, want %v", forward, got, s.Compute)
+		}
+	}
+	s := even(4, 0)
+	s.Compute = 0
+	for l := range s.Layers {
+		s.Layers[l].Forward, s.Layers[l].Backward = 0, 0
+	}
+	if k, seconds := StaleLayers(s); k != 0 || seconds != 0 {
+		t.Errorf("where nothing takes time %d layers are late, and a step takes %v", k, seconds)
+	}
+}
+
 // TestStagesHaveLinksOfTheirOwn: what the others send does not hold up a stage, unless they share a node.
 func TestStagesHaveLinksOfTheirOwn(t *testing.T) {
 	shared, own := even(4, 2), even(4, 2)
@@ -98,7 +119,7 @@ func randomStep(r *rand.Rand) Step {
 
 // tickedStep is how long a step takes where, in each tick, a pipeline computes or waits and each link carries some bytes of the first message or sum in its queue.
 func tickedStep(s *Step, late int) float64 {
-	const tick, steps, warm, parts = 0.002, 14, 6, 8
+	const tick, steps, warm, parts = 0.005, 14, 6, 8
 	type piece struct {
 		step, layer int
 		bytes, at   float64

@@ -1,16 +1,17 @@
 package elastic
 
 import (
-	"cmp"
 	"math"
 	"slices"
 )
 
-// The steps that Seconds runs through, and those before it measures; the parts of a layer's exchange.
+// The steps that Seconds runs through, and those before it measures; the passes of a step, and the parts of all exchanges of one, that are told apart at most.
 const (
 	simulatedSteps = 24
 	warmSteps      = 12
-	partsOfLayer   = 8
+	mostPasses     = 64
+	mostParts      = 64
+	partsOfLayer   = 8 // at most
 )
 
 // Seconds is how long a step takes where so many layers are late. It runs through some steps of groups that are alike: what a group sends of a layer goes, from the end of its backward,
@@ -20,20 +21,23 @@ const (
 func (s *Step) Seconds(late int) float64 {
 	of, lines := &operations{}, make([]line, len(s.Links))
 	for i := range lines {
-		lines[i] = line{of: s.Links[i], device: of}
+		lines[i] = line{of: s.Links[i], device: of, parts: max(1, min(partsOfLayer, mostParts/max(1, len(s.Layers))))}
 	}
 	before, forward, backward := make([]*exchange, len(s.Layers)), 0.0, 0.0 // before: of late layers, in the step before
 	for _, l := range s.Layers {
 		forward, backward = forward+l.Forward, backward+l.Backward
 	}
-	passes := max(1, math.Round((s.Compute-backward)/forward)) // but for the last backward
+	passes := 1 // but for the last backward
+	if forward > 0 {
+		passes = int(min(mostPasses, max(1, math.Round((s.Compute-backward)/forward))))
+	}
 	now, from := 0.0, 0.0
 	for step := range simulatedSteps {
 		if step == warmSteps {
 			from = now
 		}
-		for range int(passes) {
-			now = of.run(now, (s.Compute-backward)/passes)
+		for range passes {
+			now = of.run(now, (s.Compute-backward)/float64(passes))
 		}
 		sent := make([]*exchange, len(s.Layers))
 		for l, one := range slices.Backward(s.Layers) {
@@ -60,11 +64,14 @@ func (o *operations) run(now, seconds float64) float64 {
 	return now + seconds
 }
 
-// takes is when the device takes up what has come: at once, or when the operation in progress has ended.
-func (o *operations) takes(at float64) float64 {
-	i, _ := slices.BinarySearch(o.end, at)
-	if i < len(o.end) && o.begin[i] < at {
-		return o.end[i]
+// takes is when the device takes up what has come: at once, or when the operation in progress has ended. from is where those that have ended end, and moves on: what comes by a line comes in
+// order.
+func (o *operations) takes(at float64, from *int) float64 {
+	for *from < len(o.end) && o.end[*from] < at {
+		*from++
+	}
+	if *from < len(o.end) && o.begin[*from] < at {
+		return o.end[*from]
 	}
 	return at
 }
@@ -80,15 +87,16 @@ type parcel struct {
 	of      *exchange
 	at      float64 // when it was handed to the line
 	seconds float64 // that the line takes to carry it
-	sum     bool    // on the way back
 }
 
 // line carries what the groups that are alike send, each over its own end of a link.
 type line struct {
-	of      LinkStep
-	device  *operations
-	waiting []parcel // by at
-	free    float64
+	of             LinkStep
+	device         *operations
+	parts          int
+	messages, sums []parcel // that wait, as they were handed over
+	free           float64
+	ended          int // operations, when something came last
 }
 
 // begin hands an exchange to the line.
@@ -96,9 +104,9 @@ func (l *line) begin(now, bytes float64) *exchange {
 	if bytes == 0 {
 		return nil
 	}
-	of := &exchange{left: partsOfLayer}
-	for range partsOfLayer {
-		l.add(parcel{of, now, bytes * l.of.SecondsPerByte / 2 / partsOfLayer, false})
+	of := &exchange{left: l.parts}
+	for range l.parts {
+		l.messages = append(l.messages, parcel{of, now, bytes * l.of.SecondsPerByte / 2 / float64(l.parts)})
 	}
 	return of
 }
@@ -114,28 +122,20 @@ func (l *line) end(of *exchange) float64 {
 	return of.done
 }
 
-// carry carries the first parcel that waits. Where it is a message, the sum is handed over when it has come.
+// carry carries what was handed over first. Where it is a message, the sum is handed over when it has come.
 func (l *line) carry() {
-	next := l.waiting[0]
-	l.waiting = slices.Delete(l.waiting, 0, 1)
+	from := &l.messages
+	if len(l.sums) > 0 && (len(l.messages) == 0 || l.sums[0].at < l.messages[0].at) {
+		from = &l.sums
+	}
+	next := (*from)[0]
+	*from = (*from)[1:]
 	l.free = max(l.free, next.at) + next.seconds
-	next.at = l.device.takes(l.free + l.of.Latency)
-	if !next.sum {
-		next.sum = true
-		l.add(next)
+	next.at = l.device.takes(l.free+l.of.Latency, &l.ended)
+	if from == &l.messages {
+		l.sums = append(l.sums, next)
 		return
 	}
 	next.of.left--
 	next.of.done = next.at
-}
-
-// add puts a parcel behind those that were handed over before it, or at the same time.
-func (l *line) add(p parcel) {
-	at, _ := slices.BinarySearchFunc(l.waiting, p, func(a, b parcel) int {
-		if a.at == b.at {
-			return -1
-		}
-		return cmp.Compare(a.at, b.at)
-	})
-	l.waiting = slices.Insert(l.waiting, at, p)
 }
