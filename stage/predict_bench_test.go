@@ -1,6 +1,7 @@
 package stage_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage"
@@ -34,25 +35,33 @@ func BenchmarkPredict(b *testing.B) {
 			if o.Momentum > 0 {
 				what = "momentum/" + compute.String()
 			}
-			for name, do := range map[string]func() error{
+			timeEach(b, what+"/", map[string]func() error{
 				"step":    func() error { return s.Step(h, nil) },
 				"predict": func() error { return s.Predict(h, s.Gradients(), flat.Range{From: 0, To: n}) },
 				"follow":  func() error { return s.Predict(h, nil) },
-			} {
-				b.Run(what+"/"+name, func(b *testing.B) {
-					for b.Loop() {
-						if err := do(); err != nil {
-							b.Fatal(err)
-						}
-					}
-				})
-			}
-			if err := s.Close(); err != nil {
-				b.Fatal(err)
-			}
-			if err := dev.Close(); err != nil {
-				b.Fatal(err)
-			}
+			})
+			closeBoth(b, s, dev)
 		}
+	}
+}
+
+// timeEach is a benchmark of each of some calls.
+func timeEach(b *testing.B, prefix string, calls map[string]func() error) {
+	for name, call := range calls {
+		b.Run(prefix+name, func(b *testing.B) {
+			for b.Loop() {
+				if err := call(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// closeBoth ends a benchmark.
+func closeBoth(b *testing.B, s stage.Stage, dev device.Device) {
+	b.Helper()
+	if err := errors.Join(s.Close(), dev.Close()); err != nil {
+		b.Fatal(err)
 	}
 }

@@ -36,23 +36,10 @@ func BenchmarkSquares(b *testing.B) {
 		}
 		return s.Backward(micro, stage.Whole, stage.Boundary{}, stage.Boundary{})
 	}
-	for name, do := range map[string]func() error{
+	timeEach(b, "", map[string]func() error{
 		"plain":   func() error { return passes(false) },
 		"first":   func() error { return passes(true) },
 		"squares": func() error { _, _, err := s.Squares(); return err },
-	} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if err := do(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-	if err := s.Close(); err != nil {
-		b.Fatal(err)
-	}
-	if err := dev.Close(); err != nil {
-		b.Fatal(err)
-	}
+	})
+	closeBoth(b, s, dev)
 }
