@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -35,13 +37,23 @@ type cluster struct {
 // node is one of them.
 type node struct {
 	on     *hosts.Host
+	core   int // that all of the host runs on; -1: on any
 	dir    string
 	client *api.Client
 	daemon *rig.Supervisor // nil until it is started
 }
 
-// newCluster makes hosts and links and starts the daemons. Whoever gets an error has nothing to close.
-func newCluster(ctx context.Context, program string, replicas int, bits int64) (c *cluster, err error) {
+// command is one that runs on the host, and on its core.
+func (n *node) command(program string, arguments ...string) *exec.Cmd {
+	if n.core < 0 {
+		return n.on.Command(program, arguments...)
+	}
+	return n.on.Command("taskset", append([]string{"-c", strconv.Itoa(n.core), program}, arguments...)...)
+}
+
+// newCluster makes hosts and links and starts the daemons. Whoever gets an error has nothing to close. With a core for each, hosts share the cores of
+// the machine evenly, whoever computes on them; else what they run takes any, as what takes dictated times does.
+func newCluster(ctx context.Context, program string, replicas int, bits int64, cores bool) (c *cluster, err error) {
 	dir, err := os.MkdirTemp("", "speed-") // short, for sockets
 	if err != nil {
 		return nil, err
@@ -62,11 +74,14 @@ func newCluster(ctx context.Context, program string, replicas int, bits int64) (
 	if c.network, err = hosts.New(ctx, names...); err != nil {
 		return c, err
 	}
-	for _, on := range c.network.Hosts() {
+	for i, on := range c.network.Hosts() {
 		if err := c.network.Limit(ctx, on.Name, bits); err != nil {
 			return c, err
 		}
-		n := &node{on: on, dir: filepath.Join(dir, on.Name)}
+		n := &node{on: on, core: -1, dir: filepath.Join(dir, on.Name)}
+		if cores {
+			n.core = i % runtime.NumCPU()
+		}
 		n.client = api.NewClient(filepath.Join(n.dir, "sock"))
 		c.nodes = append(c.nodes, n)
 		config := fmt.Sprintf("state_dir: %s\nsocket: %s\nnode: %s\nlisten: %s\n", n.state(), filepath.Join(n.dir, "sock"), on.Name, on.Address+rig.Port)
@@ -87,7 +102,7 @@ func (c *cluster) start(ctx context.Context) error {
 	for _, n := range c.nodes {
 		members = append(members, rig.Member{
 			Name: n.on.Name, Address: n.on.Address, Config: n.config(), Client: n.client,
-			Command: func(arguments ...string) *exec.Cmd { return n.on.Command(c.program, arguments...) }, Start: func(ctx context.Context) { n.start(ctx, c.program) },
+			Command: func(arguments ...string) *exec.Cmd { return n.command(c.program, arguments...) }, Start: func(ctx context.Context) { n.start(ctx, c.program) },
 		})
 	}
 	if err := rig.Form(ctx, members); err != nil {
@@ -109,7 +124,7 @@ func (c *cluster) start(ctx context.Context) error {
 // start starts the daemon.
 func (n *node) start(ctx context.Context, program string) {
 	n.daemon = rig.Supervise(ctx, rig.SupervisorConfig{
-		Command: func() *exec.Cmd { return n.on.Command(program, "--config", n.config()) }, Log: filepath.Join(n.dir, "daemon.log"), Bound: stopBound,
+		Command: func() *exec.Cmd { return n.command(program, "--config", n.config()) }, Log: filepath.Join(n.dir, "daemon.log"), Bound: stopBound,
 	})
 }
 

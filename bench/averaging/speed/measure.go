@@ -98,7 +98,7 @@ func measureAll(ctx context.Context, o options) (figures []report.Figure, err er
 
 // measure measures each method several times, in turn, on one cluster: by method, a reading of each repeat.
 func (s setting) measure(ctx context.Context, o options) (all [][]reading, err error) {
-	c, err := newCluster(ctx, o.program, s.replicas, int64(s.link*1e9))
+	c, err := newCluster(ctx, o.program, s.replicas, int64(s.link*1e9), s.dictated == 0)
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func (c *cluster) ddp(ctx context.Context, s setting, m method, python string) (
 	g, ctx := errgroup.WithContext(ctx)
 	outputs := make([]bytes.Buffer, len(c.nodes))
 	for rank, n := range c.nodes {
-		command := n.on.Command("env", append([]string{
+		command := n.command("env", append([]string{
 			"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=eth0", "MASTER_ADDR=" + c.nodes[0].on.Address, "MASTER_PORT=" + peerPort,
 			"RANK=" + strconv.Itoa(rank), "WORLD_SIZE=" + strconv.Itoa(len(c.nodes)), python, script,
 		}, s.arguments(c.corpus(), m)...)...)
