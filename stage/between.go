@@ -131,7 +131,7 @@ func (c *Computed) writeBetween() {
 		follow:  c.writePrediction(nil),
 		predict: c.writePrediction(c.predicted.elements),
 		clear:   c.write(running, func(d *draft, i int) { d.Do(&device.Zero{X: d.of(statistic, i)}) }),
-		count:   c.write(running, axpy(gradient, 1, statistic)),
+		count:   c.write(running, (*draft).count),
 	}
 }
 
@@ -167,10 +167,24 @@ func (d *draft) sumTie(i int) {
 	}
 }
 
+// count adds a micro-batch's own running statistic to those of its batch, or sets these where it is the statistic itself.
+func (d *draft) count(i int) {
+	total, own := d.of(gradient, i), d.of(statistic, i)
+	if d.tensors[i].param.Running == 1 {
+		d.Do(&device.Copy{Y: total, X: own})
+		return
+	}
+	d.Do(&device.Axpy{Y: total, A: 1, X: own})
+}
+
 // step writes the optimizer's step of a tensor, or moves a running statistic toward the batch's: p = p + Running (g - p).
 func (d *draft) step(i int) {
 	t := &d.tensors[i]
 	x := operands{p: d.of(parameter, i), g: d.of(gradient, i), delta: d.of(delta, i)}
+	if t.param.Running == 1 { // to the bit
+		d.Do(&device.Copy{Y: x.p, X: x.g})
+		return
+	}
 	if t.param.Running > 0 {
 		d.Do(&device.Lerp{Y: x.p, A: t.param.Running, X: x.g})
 		return

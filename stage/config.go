@@ -120,7 +120,7 @@ func (c Config) Validate() error {
 	case c.Boundary != device.F32 && c.Boundary != device.BF16:
 		return fmt.Errorf("%s: activations cannot cross boundaries in %v; f32 and bf16 are possible", c.what(), c.Boundary)
 	}
-	for _, check := range []func() error{c.checkTypes, c.Recompute.validate, c.Optimizer.Validate, c.checkPrediction} {
+	for _, check := range []func() error{c.checkTies, c.checkTypes, c.Recompute.validate, c.Optimizer.Validate, c.checkPrediction} {
 		if err := check(); err != nil {
 			return fmt.Errorf("%s: %w", c.what(), err)
 		}
@@ -173,4 +173,21 @@ func (p *passes) shape(c Config, parameters int) Shape {
 		s.LabelBytes = c.Model.Loss.Targets(c.size()) * device.I32.Bytes()
 	}
 	return s
+}
+
+// checkTies refuses a parameter of this stage that is tied to one elsewhere, unless the two lie on the first and the last stage: only these two exchange
+// gradients.
+func (c Config) checkTies() error {
+	here := map[string]bool{}
+	for _, p := range layer.Params(c.layers()...) {
+		here[p.Name] = true
+	}
+	for _, p := range c.Model.Params() {
+		original, copied := here[p.TiedTo], here[p.Name]
+		if p.TiedTo == "" || original == copied || original && c.first() || copied && c.last() {
+			continue
+		}
+		return fmt.Errorf("parameters %s and %s are tied and lie on different stages, which must be the first and the last; use fewer stages, or cut elsewhere", p.TiedTo, p.Name)
+	}
+	return nil
 }

@@ -90,6 +90,7 @@ type slot struct {
 	// input and targets are the caller's buffers where the device can use these.
 	input, targets device.Mem
 	scale          float32 // of the loss
+	begins         bool    // its running statistics follow those of the parameters, not those of the micro-batch before
 	// statistics are the slot's own gradients of those tensors that are running statistics; nil where these are counted at once.
 	statistics []device.Mem
 }

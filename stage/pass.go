@@ -32,7 +32,7 @@ func (c *Computed) Forward(m Micro, input Boundary, labels []byte, output Bounda
 		return c.fail("forward", m, err)
 	}
 	c.begin(device.ForwardWork)
-	s.weights, s.input = weights, c.enter(s.input, input, c.passes.in)
+	s.weights, s.input, s.begins = weights, c.enter(s.input, input, c.passes.in), !c.begun || s.statistics != nil
 	c.makeWeights()
 	c.refresh()
 	c.ownStatistics(s, c.between.clear)
@@ -69,7 +69,7 @@ func (c *Computed) Ready() Event { return c.ready }
 func (c *Computed) args(s *slot) device.Args {
 	seed := device.Mix(device.Mix(c.config.Seed) + uint64(c.config.Pipeline))
 	return device.Args{
-		Key: device.Mix(seed + s.micro.Step), First: s.micro.Index * c.config.Samples, Weight: s.micro.Weight, LossScale: s.scale, Fresh: c.fresh,
+		Key: device.Mix(seed + s.micro.Step), First: s.micro.Index * c.config.Samples, Weight: s.micro.Weight, LossScale: s.scale, Fresh: c.fresh, Begins: s.begins,
 	}
 }
 

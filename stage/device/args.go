@@ -15,7 +15,9 @@ type Args struct {
 	// Past is how many positions of each sample earlier runs had, where a run continues sequences.
 	Past int
 	// Fresh says that gradients which one product makes are undefined: it sets them instead of adding.
-	Fresh  bool
+	Fresh bool
+	// Begins says that no forward of the batch has run before.
+	Begins bool
 	Update Update // of the optimizer's step
 }
 
@@ -67,6 +69,10 @@ func Resolver(op Op, fresh bool) func(Args) {
 		return o.Dropout.resolver(&o.Dropout)
 	case *AttentionBackward:
 		return o.Dropout.resolver(&o.Dropout)
+	case *ModulesForward:
+		return func(a Args) { o.By = ModuleArgs{a.Key, a.First, a.Begins} }
+	case *UserLoss:
+		return func(a Args) { o.Weight = a.Weight }
 	case *CacheAppend:
 		return func(a Args) { o.Past = a.Past }
 	case *CachedAttention:

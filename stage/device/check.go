@@ -21,7 +21,9 @@ func Describe(op Op) string {
 
 func describe(words []string, v reflect.Value) []string {
 	for f, x := range v.Fields() {
-		if m, ok := reflect.TypeAssert[Mem](x); ok {
+		if all, ok := reflect.TypeAssert[[]Mem](x); ok {
+			words = append(words, fmt.Sprintf("%d %s", len(all), f.Name))
+		} else if m, ok := reflect.TypeAssert[Mem](x); ok {
 			if !m.Absent() {
 				words = append(words, fmt.Sprintf("%s %d %v", f.Name, m.n, m.typ))
 			}

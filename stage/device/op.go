@@ -39,6 +39,14 @@ func offsetsOf(t reflect.Type) []uintptr {
 
 // Operands calls visit with each operand of op, absent ones too, in the order of the fields.
 func Operands(op Op, visit func(*Mem)) {
+	switch o := op.(type) { // of which each has its own number; no interface, so that visit stays on the stack
+	case *ModulesForward:
+		o.operands(visit)
+		return
+	case *ModulesBackward:
+		o.operands(visit)
+		return
+	}
 	v := reflect.ValueOf(op)
 	for _, at := range offsetsOf(v.Type().Elem()) {
 		visit((*Mem)(unsafe.Add(v.UnsafePointer(), at)))
@@ -47,8 +55,12 @@ func Operands(op Op, visit func(*Mem)) {
 
 // Results is how many of the first operands of op it writes. Some of them it reads too: those that it adds to, or changes in place.
 func Results(op Op) int {
-	switch op.(type) {
-	case *SwiGLUBackward, *NormBackwardWeight, *EmbedBackward, *Attention, *CrossEntropy, *GroupMoments, *LSTMBackward, *WeightNormBackward:
+	switch o := op.(type) {
+	case *ModulesForward:
+		return o.results()
+	case *ModulesBackward:
+		return o.results()
+	case *SwiGLUBackward, *NormBackwardWeight, *EmbedBackward, *Attention, *CrossEntropy, *GroupMoments, *LSTMBackward, *WeightNormBackward, *UserLoss:
 		return 2
 	case *Norm, *AttentionBackward, *GroupNormBackward:
 		return 3
@@ -88,11 +100,19 @@ func InPlace(op Op, visit func(result, operand *Mem)) {
 		visit(&o.Y, &o.X)
 	case *CrossEntropy:
 		visit(&o.DLogits, &o.Logits)
+	case *UserLoss:
+		visit(&o.DLogits, &o.Logits)
 	}
 }
 
 // Clone is a copy of op: the same operands and attributes.
 func Clone(op Op) Op {
+	switch o := op.(type) {
+	case *ModulesForward:
+		return o.clone()
+	case *ModulesBackward:
+		return o.clone()
+	}
 	v := reflect.New(reflect.TypeOf(op).Elem())
 	v.Elem().Set(reflect.ValueOf(op).Elem())
 	return v.Interface().(Op) //nolint:errcheck // the same type

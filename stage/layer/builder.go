@@ -13,6 +13,8 @@ type Builder struct {
 	Evaluating bool
 	// Recomputing says that this forward repeats one of the same micro-batch: running statistics have been counted.
 	Recomputing bool
+	// Repeated says that this forward of a training will run again before its backward.
+	Repeated bool
 	// Context is nil unless the pass continues sequences.
 	Context *Context
 

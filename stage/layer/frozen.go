@@ -14,6 +14,11 @@ func Freeze(l Layer, trained func(Param) bool) Layer {
 	for i, p := range params {
 		params[i].Frozen = p.Running == 0 && !trained(p)
 	}
+	if m, ok := l.(*Modules); ok { // those that follow each other become one
+		own := *m
+		own.params = params
+		return &own
+	}
 	return partly{l, params}
 }
 

@@ -38,7 +38,7 @@ func (p part) cut(m device.Mem) device.Mem {
 func (e *emission) parts() (parts []part) {
 	rows := e.Run.Size.Rows()
 	each := max(partRows, partBytes/device.F32.Bytes()/e.Loss.Classes/Align*Align)
-	if e.Loss.PerSample || each >= rows || !byRow(e.Layers[len(e.Layers)-1]) {
+	if e.Loss.PerSample || e.Loss.User || each >= rows || !byRow(e.Layers[len(e.Layers)-1]) {
 		return nil
 	}
 	for from := 0; from < rows; from += each {
@@ -59,12 +59,15 @@ func (e *emission) head(x []device.Mem) (dx []device.Mem) {
 		e.Unsplit(true)
 		dx = e.headInParts(parts, x[0], losses, targets)
 	}
-	if !e.Evaluating {
-		e.Unsplit(true)
-		e.Do(&device.Axpy{Y: e.External(LossSum, device.F32, n), A: 1, X: losses, By: device.LossScale})
-		e.Unsplit(false)
-	}
+	e.losses = losses
 	return dx
+}
+
+// countLosses adds the losses to those of the batch, behind all else: what runs elsewhere need not be waited for in between.
+func (e *emission) countLosses() {
+	e.Unsplit(true)
+	e.Do(&device.Axpy{Y: e.External(LossSum, device.F32, e.losses.Len()), A: 1, X: e.losses, By: device.LossScale})
+	e.Unsplit(false)
 }
 
 func (e *emission) headInParts(parts []part, x, losses, targets device.Mem) []device.Mem {

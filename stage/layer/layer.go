@@ -54,7 +54,7 @@ type Param struct {
 	Fresh bool
 	// Running, when above 0, makes this a statistic instead of a trainable tensor (batch norm's running mean): the forward
 	// adds device.Args.Weight times the micro-batch's value to the place of the gradient, and the optimizer step sets
-	// p = p + Running (sum - p). It has no part in norms, decay or optimizer state; the center averages it like a weight.
+	// p = p + Running (sum - p); of 1, the forward sets the place of the gradient, and the step sets p to it. It has no part in norms, decay or optimizer state; the center averages it like a weight.
 	Running float32
 	// Frozen says that the parameter stays as it is: it has no gradient and no part in the flat vectors of its stage. See Freeze.
 	Frozen bool

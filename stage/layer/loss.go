@@ -12,6 +12,8 @@ type Loss struct {
 	// Smoothing is spread evenly over the classes in training (Szegedy et al. 2016, section 7), in [0,1). Evaluations, whose scale is 0,
 	// give the plain loss, so that a perplexity means what it does elsewhere.
 	Smoothing float64
+	// User says that a user's program computes the loss in training: one number of all logits of a micro-batch. Evaluations give the plain loss.
+	User bool
 }
 
 // Targets is the number of int32 targets of a micro-batch of size s.
@@ -34,6 +36,14 @@ func (l Loss) Compute(d device.Device, losses, doutput, output, targets device.M
 
 // emit is Compute in a program, with the run's scale.
 func (l Loss) emit(b *Builder, losses, doutput, output, targets device.Mem) {
+	if l.User && !b.Evaluating {
+		shape := []int{b.B}
+		if !l.PerSample {
+			shape = append(shape, b.T)
+		}
+		b.Do(&device.UserLoss{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Shape: append(shape, l.Classes)})
+		return
+	}
 	o := &device.CrossEntropy{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: 1, By: device.LossScale}
 	if !b.Evaluating {
 		o.Smoothing = float32(l.Smoothing)

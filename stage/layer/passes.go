@@ -45,7 +45,8 @@ func Alone(layers []Layer, i int, s Size) program.Passes {
 type emission struct {
 	Run
 	Builder
-	tensors []Tensors // by layer
+	tensors []Tensors  // by layer
+	losses  device.Mem // with a Loss
 }
 
 func (r Run) begin(evaluating bool) *emission {
@@ -74,6 +75,16 @@ func (r Run) begin(evaluating bool) *emission {
 	return e
 }
 
+// joined is the run with modules as one that follow each other. The head stays by itself, since it runs in the backward.
+func (r Run) joined() Run {
+	body := len(r.Layers)
+	if r.Loss != nil {
+		body--
+	}
+	r.Layers = append(joined(r.Layers[:body]), r.Layers[body:]...)
+	return r
+}
+
 // ports cuts a boundary's memory.
 func ports(m device.Mem, of []Port) []device.Mem {
 	out := make([]device.Mem, len(of))
@@ -100,6 +111,7 @@ func (r Run) Ports() (in, out []Port) {
 
 // Evaluation is the forward that nothing follows: it writes the output, also where a Loss does.
 func (r Run) Evaluation() program.Passes {
+	r = r.joined()
 	e := r.begin(true)
 	e.leave(e.body(r.Layers))
 	return e.Passes()
@@ -107,6 +119,7 @@ func (r Run) Evaluation() program.Passes {
 
 // Scoring is an Evaluation that writes the losses instead of the output.
 func (r Run) Scoring() program.Passes {
+	r = r.joined()
 	e := r.begin(true)
 	e.head(e.body(r.Layers[:len(r.Layers)-1]))
 	return e.Passes()
@@ -148,6 +161,9 @@ func (e *emission) leave(x []device.Mem) {
 
 // Training is the forward and the backward.
 func (r Run) Training() program.Passes {
+	if !r.RepeatLayers {
+		r = r.joined()
+	}
 	e := r.begin(false)
 	x := [][]device.Mem{e.input()}
 	body := r.Layers
@@ -155,6 +171,7 @@ func (r Run) Training() program.Passes {
 		body = body[:len(body)-1]
 	}
 	backs := make([]Backward, len(body))
+	e.Repeated = r.RepeatAll || r.RepeatLayers
 	emit := func(i int) {
 		x[i+1], backs[i] = body[i].Emit(&e.Builder, e.tensors[i], x[i])
 	}
@@ -167,7 +184,7 @@ func (r Run) Training() program.Passes {
 	}
 	e.Backward()
 	clear(e.narrowed)
-	e.Recomputing = true
+	e.Recomputing, e.Repeated = true, false
 	if r.RepeatAll {
 		for i := range body {
 			emit(i)
@@ -190,6 +207,9 @@ func (r Run) Training() program.Passes {
 		d = backs[i](e.gradients(d, out))
 	}
 	e.enter(d)
+	if r.Loss != nil {
+		e.countLosses()
+	}
 	return e.Passes()
 }
 

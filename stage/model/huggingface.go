@@ -25,6 +25,9 @@ func FromHuggingFace(config []byte) (*Model, error) {
 		return nil, errors.New("read config.json: more follows the object")
 	}
 	name, _ := fields["model_type"].(string)
+	if name == Python {
+		return readModules(config)
+	}
 	family, ok := families[name]
 	if !ok {
 		return nil, &FieldError{

@@ -165,11 +165,14 @@ func (m *Model) Depth() string {
 // config.json held.
 func (m *Model) Config() map[string]any { return maps.Clone(m.config) }
 
-// TensorNames lists the names under which a file may hold parameter p, the name for export first. A tied copy is read
+// NamesCopies reports whether files hold copies of tied tensors under their own names, as a user's own program wants them.
+func (m *Model) NamesCopies() bool { return m.Family == Python }
+
+// TensorNames lists the names under which a file may hold parameter p, the name for export first. Unless NamesCopies, a tied copy is read
 // from the tensor that it is tied to, and is not exported (p.TiedTo is not empty).
 func (m *Model) TensorNames(p layer.Param) []string {
 	name := p.Name
-	if p.TiedTo != "" {
+	if p.TiedTo != "" && !m.NamesCopies() {
 		name = p.TiedTo
 	}
 	names := []string{name}

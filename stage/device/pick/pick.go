@@ -22,6 +22,20 @@ type Config struct {
 	Emulated emulated.Config
 	Computes bool
 	Graphics cuda.Config // which graphics processor; of the kind gpu only
+	// Over wraps a device of the kind cpu or ref, or the one that an emulated device computes on, which is closed with what it returns. Nil: nothing does.
+	Over func(on device.Device) (device.Device, error)
+}
+
+// wrap is a device with what goes over it. After an error it is closed.
+func (c Config) wrap(on device.Device) (device.Device, error) {
+	if c.Over == nil {
+		return on, nil
+	}
+	dev, err := c.Over(on)
+	if err != nil {
+		return nil, errors.Join(err, on.Close())
+	}
+	return dev, nil
 }
 
 // choice is one kind that a job file can name.
@@ -82,7 +96,11 @@ func openAuto(c Config) (device.Device, string, error) {
 }
 
 func openCPU(c Config) (device.Device, string, error) {
-	dev, err := cpu.Open(cpu.Config{Threads: c.Threads, Cores: c.Cores})
+	on, err := cpu.Open(cpu.Config{Threads: c.Threads, Cores: c.Cores})
+	if err != nil {
+		return nil, "", err
+	}
+	dev, err := c.wrap(on)
 	if err != nil {
 		return nil, "", err
 	}
@@ -92,8 +110,11 @@ func openCPU(c Config) (device.Device, string, error) {
 	return dev, dev.Name() + ": the fastest device of this build", nil
 }
 
-func openRef(Config) (device.Device, string, error) {
-	dev := ref.New()
+func openRef(c Config) (device.Device, string, error) {
+	dev, err := c.wrap(ref.New())
+	if err != nil {
+		return nil, "", err
+	}
 	return dev, dev.Name() + ": asked for by name; results have the same bits on every machine", nil
 }
 

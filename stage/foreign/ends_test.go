@@ -1,0 +1,264 @@
+package foreign_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/pick"
+	"github.com/avgpipe/avgpipe/stage/foreign"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+// lines keeps what an interpreter writes.
+type lines struct {
+	mu             sync.Mutex
+	all            []string
+	bytes, longest int
+}
+
+func (l *lines) add(_, line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes, l.longest = l.bytes+len(line), max(l.longest, len(line))
+	if l.bytes < 1<<20 {
+		l.all = append(l.all, line)
+	}
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.all, "\n")
+}
+
+// child is the process that the program says it has started.
+func (l *lines) child(t *testing.T) int {
+	t.Helper()
+	for line := range strings.SplitSeq(l.text(), "\n") {
+		if text, ok := strings.CutPrefix(line, "child "); ok {
+			pid, err := strconv.Atoi(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatalf("no child in %q", l.text())
+	return 0
+}
+
+// runs reports whether a process is there and has not ended.
+func runs(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(text), ") ")
+	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
+}
+
+// hangs is when a process is held to hang.
+const hangs = 5 * time.Second
+
+func ends(t *testing.T, function string, args map[string]any) (*lines, *foreign.Process, error) {
+	t.Helper()
+	written := &lines{}
+	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Log: written.add})
+	if function == "hangs" {
+		foreign.BoundAnswers(p, hangs)
+	}
+	_, err := p.Build(foreign.Program{Path: "testdata/ends.py", Function: function, Args: args}, 1)
+	return written, p, err
+}
+
+func TestAnInterpreterThatEnds(t *testing.T) {
+	for _, c := range []struct{ function, text string }{
+		{"exits", "the interpreter ended while it was asked for build: exit status 3; it wrote last: a last word"},
+		{"is_killed", "the interpreter ended while it was asked for build: signal: killed"},
+		{"closes", "the interpreter ended while it was asked for build: the program closed the descriptor of its socket"},
+		{"closes_and_connects", "the interpreter ended while it was asked for build: the program closed the descriptor of its socket"},
+	} {
+		t.Run(c.function, func(t *testing.T) {
+			_, p, err := ends(t, c.function, nil)
+			var ended *foreign.EndedError
+			if !errors.As(err, &ended) || err.Error() != c.text {
+				t.Errorf("found %v, expected %s", err, c.text)
+			}
+			if _, again := p.Build(foreign.Program{}, 1); !errors.Is(again, err) {
+				t.Errorf("another request: found %v, expected the same error", again)
+			}
+		})
+	}
+}
+
+func TestAnEndlessBuildIsEndedAndItsStacksAreLogged(t *testing.T) {
+	written, _, err := ends(t, "hangs", nil)
+	if _, ok := errors.AsType[*foreign.HangError](err); !ok {
+		t.Fatalf("found %v, expected that it hangs", err)
+	}
+	at := fmt.Sprintf("ends.py\", line %d in hangs", lineOf(t, "testdata/ends.py", "hangs"))
+	if text := written.text(); !strings.Contains(text, at) && !strings.Contains(text, fmt.Sprintf("line %d in hangs", lineOf(t, "testdata/ends.py", "hangs")+1)) || strings.Count(text, "hread 0x") < 2 {
+		t.Errorf("the log has no stacks of all threads: %s", text)
+	}
+}
+
+func TestALineThatDoesNotEndTakesBoundedMemory(t *testing.T) {
+	const megabytes = 200
+	written, p, err := ends(t, "prints", map[string]any{"megabytes": megabytes})
+	if _, ok := errors.AsType[*foreign.ProgramError](err); !ok { // for it returns nothing
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if written.bytes != megabytes<<20 || written.longest > 64<<10 {
+		t.Errorf("%d bytes came, in lines of at most %d; expected %d and %d", written.bytes, written.longest, megabytes<<20, 64<<10)
+	}
+}
+
+func TestNothingOutlivesTheInterpreter(t *testing.T) {
+	for _, c := range []struct {
+		name, function string
+		args           map[string]any
+		ended          bool
+	}{
+		{name: "a thread", function: "runs_on"},
+		{name: "a fork that returns", function: "forks", args: map[string]any{"session": false, "ends": false}},
+		{name: "a fork of a process that ends", function: "forks", args: map[string]any{"session": false, "ends": true}, ended: true},
+		{name: "a fork in a session of its own", function: "forks", args: map[string]any{"session": true, "ends": false}},
+		{name: "a fork in a session of its own, of a process that ends", function: "forks", args: map[string]any{"session": true, "ends": true}, ended: true},
+		{name: "a program", function: "starts", ended: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			written, p, err := ends(t, c.function, c.args)
+			var ended *foreign.EndedError
+			if errors.As(err, &ended) != c.ended {
+				t.Errorf("found %v, expected an end: %v", err, c.ended)
+			}
+			if !c.ended { // and that a child answered nothing
+				if _, err := p.Build(foreign.Program{Path: "testdata/ends.py", Function: "none"}, 1); err == nil || !strings.Contains(err.Error(), "has no function none") {
+					t.Errorf("found %v, expected the answer to the second request", err)
+				}
+			}
+			if err := p.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if c.function == "runs_on" {
+				return
+			}
+			child := written.child(t)
+			for range 1000 { // it ends soon after it was killed, or has seen the end of the interpreter
+				if !runs(child) {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			t.Errorf("process %d runs on", child)
+		})
+	}
+}
+
+// evaluated is a device with a process that has built a module without parameters, and room for tensors of as many rows of two numbers.
+func evaluated(t *testing.T, program foreign.Program, written *lines) (d *foreign.Device, tensors []device.Mem) {
+	t.Helper()
+	const samples = 4
+	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Log: written.add})
+	on, _, err := pick.Open("cpu", pick.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d = foreign.Over(p, on)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := p.Build(program, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		m, err := d.Alloc(device.F32, 2*samples)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tensors = append(tensors, m)
+	}
+	if program.Args["how"] == "hangs" {
+		foreign.BoundAnswers(p, hangs)
+	}
+	return d, tensors
+}
+
+// evaluate runs the module in evaluation.
+func evaluate(t *testing.T, how string, written *lines) error {
+	t.Helper()
+	d, tensors := evaluated(t, foreign.Program{Path: "testdata/evaluated.py", Function: "build", Args: map[string]any{"how": how}}, written)
+	shape := []device.ModuleTensor{{Shape: []int{tensors[0].Len() / 2, 2}, Type: device.F32}}
+	d.Do(&device.ModulesForward{In: tensors[:1], Out: tensors[1:2], Modules: device.Modules{Streams: []uint64{1}, Inputs: shape, Outputs: shape}})
+	return d.Synchronize()
+}
+
+func TestALossThatFails(t *testing.T) {
+	for _, c := range []struct{ function, text string }{
+		{"vector", "the loss function gave torch.float32 of shape (4, 2); expected a tensor of torch.float32 with one number, of shape ()"},
+		{"number", "the loss function gave float; expected a tensor"},
+		{"double", "the loss function gave torch.float64 of shape (); expected a tensor of torch.float32"},
+		{"fails", "ValueError: Expected input batch_size (4) to match target batch_size (1)."},
+	} {
+		t.Run(c.function, func(t *testing.T) {
+			const file = "testdata/evaluated.py"
+			d, tensors := evaluated(t, foreign.Program{Path: file, Function: "build", Args: map[string]any{"how": ""}, Loss: c.function}, &lines{})
+			rows := tensors[0].Len() / 2
+			d.Do(&device.UserLoss{
+				Losses: tensors[1].Slice(0, rows), DLogits: tensors[2], Logits: tensors[0], Targets: tensors[1].Slice(rows, rows).As(device.I32, rows), Shape: []int{rows, 2}, Weight: 1,
+			})
+			err, ok := errors.AsType[*foreign.ProgramError](d.Synchronize())
+			if !ok || !strings.Contains(err.Error(), c.text) || err.Line != lineOf(t, file, c.function) {
+				t.Errorf("found %v, expected %s at line %d", err, c.text, lineOf(t, file, c.function))
+			}
+		})
+	}
+}
+
+func TestAForwardThatFails(t *testing.T) {
+	for _, c := range []struct{ how, text string }{
+		{"exits", "the interpreter ended while it was asked for passes of modules: exit status 4"},
+		{"killed", "the interpreter ended while it was asked for passes of modules: signal: killed"},
+		{"hangs", "the interpreter did not answer passes of modules within %s; it was ended, and where its threads stood is in the log"},
+		{"raises", "%s: ArithmeticError: no"},
+		{"shape", "%s: output 0 of module 0 (Of) is torch.float32 of shape (4, 1); expected f32 of shape (4, 2), as in the dry run"},
+		{"type", "%s: output 0 of module 0 (Of) is torch.float64 of shape (4, 2); expected f32 of shape (4, 2), as in the dry run"},
+	} {
+		t.Run(c.how, func(t *testing.T) {
+			var written lines
+			err := evaluate(t, c.how, &written)
+			expected := c.text
+			if hang := (*foreign.HangError)(nil); errors.As(err, &hang) {
+				expected = fmt.Sprintf(expected, hang.Bound)
+			} else if strings.Contains(expected, "%s") {
+				path, absolute := filepath.Abs("testdata/evaluated.py")
+				if absolute != nil {
+					t.Fatal(absolute)
+				}
+				expected = fmt.Sprintf(expected, fmt.Sprintf("%s:%d", path, lineOf(t, path, c.how)))
+			}
+			if err == nil || err.Error() != expected {
+				t.Errorf("found %v, expected %s", err, expected)
+			}
+			if c.how == "hangs" && !strings.Contains(written.text(), "evaluated.py") {
+				t.Errorf("the log has no stacks: %s", written.text())
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package foreign
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// ProgramError is an error of the user's program, or a refusal of what it gave.
+type ProgramError struct {
+	Type      string   `json:"type"` // of the exception; "" of a refusal
+	Message   string   `json:"message"`
+	File      string   `json:"file"` // of the user's line that it came from; "" where none had a part in it
+	Line      int      `json:"line"`
+	Traceback []string `json:"traceback"`
+}
+
+func (e *ProgramError) Error() string {
+	var words []string
+	if e.File != "" {
+		words = append(words, e.File+":"+strconv.Itoa(e.Line))
+	}
+	if e.Type != "" {
+		words = append(words, e.Type)
+	}
+	return strings.Join(append(words, e.Message), ": ")
+}
+
+// ProtocolError says that the interpreter's answer is none of the protocol. It was ended.
+type ProtocolError struct {
+	Request string // what it was asked for
+	Err     error
+}
+
+func (e *ProtocolError) Error() string {
+	return fmt.Sprintf("the interpreter's answer to %s breaks the protocol: %v", e.Request, e.Err)
+}
+
+func (e *ProtocolError) Unwrap() error { return e.Err }
+
+// EndedError says that the interpreter ended when it was not to.
+type EndedError struct {
+	Request string // what it was asked for
+	How     string // "exit status 1", "signal: killed"
+	Said    string // the last that it wrote to its standard error; "" if nothing
+}
+
+func (e *EndedError) Error() string {
+	text := fmt.Sprintf("the interpreter ended while it was asked for %s: %s", e.Request, e.How)
+	if e.Said != "" {
+		text += "; it wrote last: " + e.Said
+	}
+	return text
+}
+
+// HangError says that the interpreter did not answer.
+type HangError struct {
+	Request string
+	Bound   string // how long it had
+}
+
+func (e *HangError) Error() string {
+	return fmt.Sprintf("the interpreter did not answer %s within %s; it was ended, and where its threads stood is in the log", e.Request, e.Bound)
+}

@@ -1,0 +1,26 @@
+package foreigntest_test
+
+import (
+	_ "embed"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/stage/foreign"
+	"github.com/avgpipe/avgpipe/stage/foreign/foreigntest"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+//go:embed testdata/plain_stub.py
+var plain []byte
+
+func config(t *testing.T, stub []byte) foreign.Config {
+	return foreign.Config{Interpreter: stagetest.Python(t), Stub: stub, Log: func(stream, line string) { t.Log(stream, line) }}
+}
+
+func TestPyTorch(t *testing.T) {
+	foreigntest.Run(t, foreigntest.Stub{Config: config(t, nil), Program: foreign.Program{Path: "testdata/torch_modules.py", Function: "build", Loss: "loss"}})
+}
+
+// TestPlain has the checks themselves checked: by a stub that was written after the document alone.
+func TestPlain(t *testing.T) {
+	foreigntest.Run(t, foreigntest.Stub{Config: config(t, plain), Program: foreign.Program{Path: "testdata/plain_modules.py", Function: "build", Loss: "loss"}})
+}

@@ -1,0 +1,169 @@
+package foreign
+
+// Version is that of the protocol.
+const Version = 1
+
+// What this process asks for, and the answers. Places are offsets in the arena, in bytes.
+type (
+	helloRequest struct {
+		Request string `json:"request"`
+		Version int    `json:"version"`
+		Threads int    `json:"threads"`
+	}
+	helloAnswer struct {
+		Version int    `json:"version"`
+		Python  string `json:"python"`
+	}
+
+	buildRequest struct {
+		Request string `json:"request"`
+		Program
+		Seed uint64 `json:"seed"`
+	}
+
+	probeRequest struct {
+		Request string `json:"request"`
+		Probe
+	}
+	probeAnswer struct {
+		Modules []Probed `json:"modules"`
+	}
+
+	// writeRequest asks for what parameters and running statistics are after build.
+	writeRequest struct {
+		Request string      `json:"request"`
+		Tensors []writtenTo `json:"tensors"`
+	}
+	writtenTo struct {
+		Name string `json:"name"`
+		At   int    `json:"at"`
+	}
+
+	// bindRequest names a set of parameters: of each module its parameters, with their gradients, and then its running statistics, with what they are after
+	// a forward.
+	bindRequest struct {
+		Request    string    `json:"request"`
+		Set        int       `json:"set"`
+		First      int       `json:"first"`
+		Last       int       `json:"last"` // behind the last
+		Parameters [][2]*int `json:"parameters"`
+	}
+
+	forwardRequest struct {
+		Request string   `json:"request"`
+		Set     int      `json:"set"`
+		First   int      `json:"first"`
+		Seeds   []uint64 `json:"seeds"` // of each module
+		Inputs  []tensor `json:"inputs"`
+		Outputs []tensor `json:"outputs"`
+		Keep    *int     `json:"keep,omitempty"`
+		Train   bool     `json:"train"`
+		Begins  bool     `json:"begins"`
+		Count   bool     `json:"count"`
+	}
+	// dropRequest says that no backward follows a forward.
+	dropRequest struct {
+		Request string `json:"request"`
+		Keep    int    `json:"keep"`
+	}
+	backwardRequest struct {
+		Request  string   `json:"request"`
+		Keep     int      `json:"keep"`
+		DOutputs []*place `json:"doutputs"`
+		DInputs  []*place `json:"dinputs"`
+	}
+	// batchRequest asks for several things, one after the other.
+	batchRequest struct {
+		Request  string `json:"request"`
+		Requests []any  `json:"requests"`
+	}
+	// lossRequest asks for the loss of the user's function, a number that goes to each of losses, and for weight times its gradient.
+	lossRequest struct {
+		Request string  `json:"request"`
+		Logits  tensor  `json:"logits"`
+		Targets place   `json:"targets"` // of the shape of the logits but for the last dimension
+		Losses  tensor  `json:"losses"`
+		DLogits *place  `json:"dlogits"`
+		Weight  float32 `json:"weight"`
+	}
+	tensor struct {
+		At       int    `json:"at"`
+		Shape    []int  `json:"shape"`
+		Type     string `json:"type"`
+		Gradient bool   `json:"gradient"`
+	}
+	place struct {
+		At int `json:"at"`
+	}
+
+	// failure is an answer that is none.
+	failure struct {
+		Error *ProgramError `json:"error"`
+	}
+)
+
+// Program is the user's: a function that returns modules.
+type Program struct {
+	Path     string         `json:"path"`     // of its file
+	Function string         `json:"function"` // of the file
+	Args     map[string]any `json:"args"`     // by name
+	Loss     string         `json:"loss"`     // a function of the file that gives the loss of logits and targets; "": none
+}
+
+// Built is what the function returned.
+type Built struct {
+	Framework string        `json:"framework"` // "torch 1.13.1"
+	Modules   []BuiltModule `json:"modules"`
+}
+
+// BuiltModule is a module: its name is the one that it has in the whole, as have its tensors'.
+type BuiltModule struct {
+	Name       string           `json:"name"`
+	Type       string           `json:"type"`
+	Parameters []BuiltParameter `json:"parameters"`
+	Buffers    []BuiltBuffer    `json:"buffers"` // running statistics
+}
+
+// BuiltParameter is a parameter of a module.
+type BuiltParameter struct {
+	Name    string `json:"name"`
+	Shape   []int  `json:"shape"`
+	TiedTo  string `json:"tied_to"` // the name under which the same parameter was met first
+	Trained bool   `json:"trained"`
+}
+
+// BuiltBuffer is a running statistic of a module.
+type BuiltBuffer struct {
+	Name  string `json:"name"`
+	Shape []int  `json:"shape"`
+}
+
+// Probe is a dry run of each module, on made-up inputs of the first.
+type Probe struct {
+	Inputs []ProbeInput `json:"inputs"`
+	Repeat int          `json:"repeat"`
+	Seed   uint64       `json:"seed"`
+}
+
+// ProbeInput is an input of the first module. Its first dimension is that of the samples.
+type ProbeInput struct {
+	Shape []int  `json:"shape"`
+	Type  string `json:"type"`  // "f32" or "i32"
+	Limit int    `json:"limit"` // bounds the values of an i32
+}
+
+// Probed is what a module did in a dry run.
+type Probed struct {
+	Inputs         []ProbedTensor `json:"inputs"`
+	Outputs        []ProbedTensor `json:"outputs"`
+	Differentiable []bool         `json:"differentiable"` // each output
+	SavedBytes     int            `json:"saved_bytes"`    // what its backward needs, parameters aside
+	Forward        float64        `json:"forward_seconds"`
+	Backward       float64        `json:"backward_seconds"`
+}
+
+// ProbedTensor is a tensor that crosses from module to module.
+type ProbedTensor struct {
+	Shape []int  `json:"shape"`
+	Type  string `json:"type"`
+}

@@ -1,0 +1,75 @@
+"""Trains a user's model as a plain PyTorch program does: reads what and on what as JSON, writes losses and parameters."""
+
+import importlib.util
+import json
+import sys
+
+import torch
+
+MASK = (1 << 64) - 1
+
+
+def mix(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def stream(name):
+    h = 0xCBF29CE484222325
+    for b in name.encode():
+        h = ((h ^ b) * 0x100000001B3) & MASK
+    return h
+
+
+class Rounded:
+    """Plain gradient descent that rounds the product before the sum, as avgpiped's optimizer does; torch.optim.SGD rounds once."""
+
+    def __init__(self, parameters, lr):
+        self.parameters, self.lr = list(parameters), lr
+
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self):
+        with torch.no_grad():
+            for p in self.parameters:
+                if p.grad is not None:
+                    p.sub_(p.grad * self.lr)
+
+
+def main():
+    torch.set_num_threads(1)
+    q = json.load(sys.stdin)
+    spec = importlib.util.spec_from_file_location("user", q["path"])
+    user = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(user)
+    torch.manual_seed(q["seed"])
+    model = getattr(user, q["function"])(**q["args"])
+    if isinstance(model, list):
+        model = torch.nn.ModuleList(model)
+    make = Rounded if q["optimizer"] == "Rounded" else getattr(torch.optim, q["optimizer"])
+    optimizer = make(model.parameters(), **q["options"])
+    losses, micros, samples = [], q["micros"], q["samples"]
+    for step, batch in enumerate(q["batches"]):
+        x = torch.tensor(batch["x"] or batch["ids"]).view(micros, samples, -1)
+        y = torch.tensor(batch["y"]).view((micros, samples) if batch["x"] else x.shape)
+        optimizer.zero_grad()
+        total = 0.0
+        key = mix((mix((mix(q["seed"]) + 0) & MASK) + step) & MASK)
+        for m in range(micros):
+            h = x[m]
+            for name, module in model._modules.items():  # named_children leaves out what was met before
+                torch.manual_seed(mix((mix(key ^ stream(name)) + m * samples) & MASK))
+                h = module(*h) if isinstance(h, tuple) else module(h)
+            loss = user.loss(h, y[m])
+            (loss / micros).backward()
+            total += loss.item() / micros
+        optimizer.step()
+        losses.append(total)
+    json.dump({"losses": losses, "values": {k: v.double().flatten().tolist() for k, v in model.state_dict().items()}}, sys.stdout)
+
+
+main()

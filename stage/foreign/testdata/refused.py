@@ -1,0 +1,276 @@
+"""Programs that cannot be used, each a function. The comment at a line says which of them are to name it."""
+
+import sys
+
+import torch
+from torch import nn
+
+
+class Weird(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raises():
+    width = {}
+    return nn.Linear(2, width["width"])  # at: raises
+
+
+def raises_weird():
+    raise Weird  # at: raises_weird
+
+
+def raises_long():
+    raise ValueError("x" * (10 << 20))  # at: raises_long
+
+
+def raises_deep():
+    return raises_deep()  # at: raises_deep
+
+
+def exits():
+    sys.exit(3)  # at: exits
+
+
+def interrupts():
+    raise KeyboardInterrupt  # at: interrupts
+
+
+def reads():
+    return input()  # at: reads
+
+
+def shrinks():
+    import os
+
+    os.ftruncate(4, 0)  # at: shrinks
+
+
+def number():  # at: number
+    return 3
+
+
+def empty():  # at: empty
+    return []
+
+
+def mixed():  # at: mixed
+    return [nn.Linear(2, 2), 3]
+
+
+def scripted():  # at: scripted
+    return [torch.jit.script(nn.Linear(2, 2))]
+
+
+def no_modules():  # at: no_modules
+    return nn.Sequential()
+
+
+class Whole(nn.Module):
+    def forward(self, x):  # at: whole
+        return x
+
+
+def whole():
+    return Whole()
+
+
+class Skips(nn.Sequential):
+    def forward(self, x):  # at: skips
+        return self[0](x) + x
+
+
+def skips():
+    return Skips(nn.Linear(2, 2))
+
+
+def of(forward):
+    """A module that computes so."""
+    return type("Of", (nn.Module,), {"forward": forward})()
+
+
+def one(forward):
+    return nn.Sequential(nn.Linear(2, 2), of(forward))
+
+
+def gives_dict():
+    def forward(self, x):  # at: gives_dict
+        return {"x": x}
+
+    return one(forward)
+
+
+def gives_nothing():
+    def forward(self, x):  # at: gives_nothing
+        return ()
+
+    return one(forward)
+
+
+def gives_sparse():
+    def forward(self, x):  # at: gives_sparse
+        return x.to_sparse()
+
+    return one(forward)
+
+
+def gives_double():
+    def forward(self, x):  # at: gives_double
+        return x.double()
+
+    return one(forward)
+
+
+def gives_half():
+    def forward(self, x):  # at: gives_half
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x.new_ones(2, 2)
+
+    return one(forward)
+
+
+def gives_none_of_samples():
+    def forward(self, x):
+        return x.sum()
+
+    return one(forward)
+
+
+def gives_no_elements():
+    def forward(self, x):  # at: gives_no_elements
+        return x[:, :0]
+
+    return one(forward)
+
+
+def gives_no_gradient():
+    def forward(self, x):
+        return x.detach()
+
+    return one(forward)
+
+
+def forward_raises():
+    def forward(self, x):
+        return x @ x  # at: forward_raises
+
+    return one(forward)
+
+
+def shape_changes():
+    def forward(self, x):  # at: shape_changes
+        self.calls = getattr(self, "calls", 0) + 1
+        return x[:, : self.calls]
+
+    return one(forward)
+
+
+def count_changes():
+    def forward(self, x):  # at: count_changes
+        self.calls = getattr(self, "calls", 0) + 1
+        return tuple([x] * (1 + self.calls))
+
+    return one(forward)
+
+
+def hidden_state():
+    def forward(self, x):  # at: hidden_state
+        self.calls = getattr(self, "calls", 0) + 1
+        return x * self.calls
+
+    return one(forward)
+
+
+def strided():  # at: strided
+    m = nn.Linear(2, 3)
+    m.weight = nn.Parameter(torch.zeros(2, 3).t())
+    return [m]
+
+
+def shared():  # at: shared
+    a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+    b.weight = nn.Parameter(a.weight.data)
+    return [a, b]
+
+
+def shared_statistic():  # at: shared_statistic
+    norm = nn.BatchNorm1d(2)
+    return nn.Sequential(norm, nn.Linear(2, 2), norm)
+
+
+def double():  # at: double
+    return [nn.Linear(2, 2).double()]
+
+
+def half():  # at: half
+    return [nn.Linear(2, 2).to(torch.bfloat16)]
+
+
+def lazy():  # at: lazy
+    return [nn.LazyLinear(2)]
+
+
+def no_elements():  # at: no_elements
+    return [nn.Linear(2, 0)]
+
+
+def wide_statistic():  # at: wide_statistic
+    m = nn.Linear(2, 2)
+    m.register_buffer("big", torch.tensor([(1 << 40) + 1]))
+    return [m]
+
+
+class Changes(nn.Linear):
+    def __init__(self, how):
+        super().__init__(2, 2)
+        self.how = how
+
+    def forward(self, x):  # at: changes_in_place changes_data replaces makes
+        if self.how == "in place":
+            with torch.no_grad():
+                self.weight.mul_(0.9)
+        if self.how == "data":
+            self.weight.data *= 0.9
+        if self.how == "replaces":
+            self.weight = nn.Parameter(self.weight * 0.9)
+        if self.how == "makes":
+            self.scale = nn.Parameter(torch.ones(2))
+        return super().forward(x)
+
+
+def changes_in_place():
+    return [Changes("in place")]
+
+
+def changes_data():
+    return [Changes("data")]
+
+
+def replaces():
+    return [Changes("replaces")]
+
+
+def makes():
+    return [Changes("makes")]
+
+
+class Hides(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 2)
+        self.all = [self.weight, self.bias]
+
+    def forward(self, x):  # at: hides
+        return nn.functional.linear(x, *self.all)
+
+
+def hides():
+    return [Hides()]
+
+
+def borrows():
+    first = nn.Linear(2, 2)
+
+    def forward(self, x):  # at: borrows
+        return x @ first.weight
+
+    return [first, of(forward)]

@@ -1,0 +1,138 @@
+package layer
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// Modules are consecutive modules of a user's framework, each of which takes what the one before gives. Another process computes them (package
+// foreign): they are one operation forward and one backward, however many they are.
+type Modules struct {
+	first           int      // the number of the first
+	names           []string // of each
+	params          []Param
+	in, out         []ModulePort
+	forward, around float64 // floating-point operations that a forward takes of each sample, and a backward
+	kept            int     // bytes that the other process keeps of each sample from the forward to the backward
+}
+
+// ModulePort is a tensor that a module takes or gives: Shape is that of one sample, without the dimension of the samples.
+type ModulePort struct {
+	Name           string // see Port; "": it is numbered
+	Shape          []int
+	Type           device.Type // F32 or I32
+	Differentiable bool
+	Limit          int // see Port
+}
+
+// Module is one module.
+type Module struct {
+	Name    string
+	Params  []Param // the parameters, and then the running statistics, whose Running is 1
+	In, Out []ModulePort
+	// Forward and Backward are what a sample takes, in floating-point operations.
+	Forward, Backward float64
+	// Kept is the bytes of a sample that the other process keeps from the forward to the backward.
+	Kept int
+}
+
+// NewModules makes a layer of each module, in their order.
+func NewModules(all []Module) []Layer {
+	layers := make([]Layer, len(all))
+	for i, m := range all {
+		layers[i] = &Modules{first: i, names: []string{m.Name}, params: m.Params, in: m.In, out: m.Out, forward: m.Forward, around: m.Backward, kept: m.Kept}
+	}
+	return layers
+}
+
+// joined is layers with those modules as one that follow each other, which saves what each operation takes of the other process.
+func joined(layers []Layer) (out []Layer) {
+	for _, l := range layers {
+		m, ok := l.(*Modules)
+		if n := len(out); ok && n > 0 {
+			if before, ok := out[n-1].(*Modules); ok {
+				out[n-1] = &Modules{
+					before.first, slices.Concat(before.names, m.names), slices.Concat(before.params, m.params),
+					before.in, m.out, before.forward + m.forward, before.around + m.around, before.kept + m.kept,
+				}
+				continue
+			}
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// Describe implements Layer.
+func (l *Modules) Describe(s Size) Description {
+	return Description{Name: l.names[0], Params: l.params, In: portsOf(l.in, s, "x"), Out: portsOf(l.out, s, "y")}
+}
+
+func portsOf(all []ModulePort, s Size, name string) (out []Port) {
+	for i, p := range all {
+		n := s.B
+		for _, d := range p.Shape {
+			n *= d
+		}
+		called := p.Name
+		if called == "" {
+			called = name + strconv.Itoa(i)
+		}
+		out = append(out, Port{Name: called, Type: p.Type, Elements: n, Constant: !p.Differentiable, Limit: p.Limit})
+	}
+	return out
+}
+
+// Emit implements Layer. A gradient of each input and parameter comes out of one operation, so the input half of a backward is all of it.
+func (l *Modules) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem, backward Backward) {
+	of := device.Modules{First: l.first, Inputs: tensorsOf(l.in, b.Size), Outputs: tensorsOf(l.out, b.Size), Work: l.forward * float64(b.B)}
+	for _, name := range l.names {
+		of.Streams = append(of.Streams, device.StreamOf(name))
+	}
+	for _, p := range of.Outputs {
+		out = append(out, b.New(p.Type, p.Len()))
+	}
+	grads := make([]device.Mem, len(l.params))
+	forward := &device.ModulesForward{
+		Out: out, Sums: make([]device.Mem, len(l.params)), In: in, Params: t.Params, Grads: grads, Modules: of, Training: !b.Evaluating,
+	}
+	if b.Evaluating {
+		b.Do(forward)
+		return out, nil
+	}
+	for i, p := range l.params {
+		switch {
+		case p.Running > 0:
+			forward.Sums[i] = t.Grads[i]
+			forward.Counts = !b.Recomputing
+		case !p.Frozen:
+			grads[i] = t.Grads[i]
+		}
+	}
+	if b.Repeated {
+		b.Do(forward)
+		return out, nil
+	}
+	forward.Keep = b.New(device.I32, max(1, l.kept*b.B/device.I32.Bytes())) // as long as what it stands for, which so has its price
+	b.Do(forward)
+	of.Work = l.around * float64(b.B)
+	return out, func(dout []device.Mem) []device.Mem {
+		din := make([]device.Mem, len(in))
+		for i, p := range of.Inputs {
+			if p.Differentiable {
+				din[i] = b.New(p.Type, p.Len())
+			}
+		}
+		b.Do(&device.ModulesBackward{DIn: din, Grads: grads, Keep: forward.Keep, DOut: dout, Params: t.Params, Modules: of})
+		return din
+	}
+}
+
+func tensorsOf(all []ModulePort, s Size) (out []device.ModuleTensor) {
+	for _, p := range all {
+		out = append(out, device.ModuleTensor{Shape: append([]int{s.B}, p.Shape...), Type: p.Type, Differentiable: p.Differentiable})
+	}
+	return out
+}

@@ -1,0 +1,167 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/layer"
+)
+
+// Python is the family of models that are modules of a user's program. Nobody configures one: its config is what a dry run found.
+const Python = "python"
+
+// ModulesConfig is the config of a model of the family python.
+type ModulesConfig struct {
+	ModelType string `json:"model_type"`
+	Framework string `json:"framework"` // that the modules are of: "torch 1.13.1"
+	Task      Task   `json:"task"`
+	// Sequence is the positions of a sample, 1 where it has none. Vocabulary bounds the ids of a sample. Image is the shape of one.
+	Sequence   int   `json:"sequence"`
+	Vocabulary int   `json:"vocabulary,omitempty"`
+	Image      Image `json:"image,omitzero"`
+	// UserLoss says that the user's program computes the loss of the logits in training.
+	UserLoss bool     `json:"user_loss,omitempty"`
+	Modules  []Module `json:"modules"`
+}
+
+// Module is a module of a user's program.
+type Module struct {
+	Name       string        `json:"name"`
+	Parameters []ModuleParam `json:"parameters,omitempty"`
+	Inputs     []ModulePort  `json:"inputs"`
+	Outputs    []ModulePort  `json:"outputs"`
+	// Of each sample: floating-point operations of a forward and of a backward, and the bytes that are kept in between.
+	Forward  float64 `json:"forward_flops"`
+	Backward float64 `json:"backward_flops"`
+	Kept     int     `json:"kept_bytes"`
+}
+
+// ModuleParam is a parameter of a module, or a running statistic.
+type ModuleParam struct {
+	Name    string `json:"name"`
+	Shape   []int  `json:"shape"`
+	TiedTo  string `json:"tied_to,omitempty"`
+	Frozen  bool   `json:"frozen,omitempty"`
+	Running bool   `json:"running,omitempty"`
+}
+
+// ModulePort is a tensor that a module takes or gives, of one sample.
+type ModulePort struct {
+	Shape          []int  `json:"shape"`
+	Type           string `json:"type"`
+	Differentiable bool   `json:"differentiable,omitempty"`
+}
+
+// moduleInputs are what the first of a user's modules is given, by the task.
+var moduleInputs = map[Task][]string{
+	Language: {"ids"}, MaskedLanguage: {"ids", "token_types", "mask"}, Classification: {"ids", "token_types", "mask"},
+	Translation: {"ids", "mask", "decoder_ids"}, Images: {"pixels"},
+}
+
+// ModuleInputs are the inputs of the first of a user's modules for so many samples, by the task: for a dry run.
+func (c *ModulesConfig) ModuleInputs(samples int) (names []string, shape []int, t device.Type) {
+	if c.Task == Images {
+		return moduleInputs[c.Task], []int{samples, c.Image.Channels, c.Image.Height, c.Image.Width}, device.F32
+	}
+	return moduleInputs[c.Task], []int{samples, c.Sequence}, device.I32
+}
+
+// readModules makes the model of a config of the family python.
+func readModules(config []byte) (*Model, error) {
+	c := &ModulesConfig{}
+	if err := json.Unmarshal(config, c); err != nil {
+		return nil, fmt.Errorf("read the config of a user's modules: %w", err)
+	}
+	return c.Build()
+}
+
+// Build makes the model. Behind its last module is a loss of ours: the cross-entropy of what that gives, taken as logits.
+func (c *ModulesConfig) Build() (*Model, error) {
+	names := moduleInputs[c.Task]
+	if names == nil {
+		return nil, &FieldError{Field: "task", Found: c.Task, Allowed: oneOf(Tasks())}
+	}
+	if len(c.Modules) == 0 {
+		return nil, fmt.Errorf("a model of no modules; expected at least one")
+	}
+	modules := make([]layer.Module, len(c.Modules))
+	for i := range c.Modules {
+		modules[i] = c.Modules[i].layer()
+	}
+	in, last := modules[0].In, c.Modules[len(c.Modules)-1]
+	if len(in) != len(names) {
+		return nil, fmt.Errorf("module %s takes %d tensors; a sample of the task %s has %s", c.Modules[0].Name, len(in), c.Task, strings.Join(names, ", "))
+	}
+	for i := range in {
+		in[i].Name = names[i]
+		if in[i].Type == device.I32 && names[i] != "mask" && names[i] != "token_types" {
+			in[i].Limit = c.Vocabulary
+		}
+	}
+	loss, err := c.loss(&last)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{
+		Family: Python, Task: c.Task, Image: c.Image, Layers: layer.NewModules(modules), Loss: loss, vocabulary: c.Vocabulary, sequence: c.Sequence, config: map[string]any{},
+	}
+	text, err := json.Marshal(c)
+	if err == nil {
+		err = json.Unmarshal(text, &m.config)
+	}
+	return m, err
+}
+
+// Tasks are the names of the tasks.
+func Tasks() []string {
+	var names []string
+	for t := range maps.Keys(moduleInputs) {
+		names = append(names, string(t))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// loss is that of the logits that the last module gives: of each position, or of each sample.
+func (c *ModulesConfig) loss(last *Module) (layer.Loss, error) {
+	perSample := c.Task == Images || c.Task == Classification
+	want, expected := 2, fmt.Sprintf("(samples, %d positions, classes)", c.Sequence)
+	if perSample {
+		want, expected = 1, "(samples, classes)"
+	}
+	if len(last.Outputs) != 1 {
+		return layer.Loss{}, fmt.Errorf("module %s, the last, gives %d tensors; expected one, logits of shape %s", last.Name, len(last.Outputs), expected)
+	}
+	y := last.Outputs[0]
+	if len(y.Shape) != want || !perSample && y.Shape[0] != c.Sequence || !y.Differentiable {
+		return layer.Loss{}, fmt.Errorf("module %s, the last, gives a tensor of shape %v for each sample; expected logits of shape %s, which depend on its parameters", last.Name, y.Shape, expected)
+	}
+	return layer.Loss{Classes: y.Shape[want-1], PerSample: perSample, User: c.UserLoss}, nil
+}
+
+func (m *Module) layer() layer.Module {
+	out := layer.Module{Name: m.Name, In: layerPorts(m.Inputs), Out: layerPorts(m.Outputs), Forward: m.Forward, Backward: m.Backward, Kept: m.Kept}
+	for _, p := range m.Parameters {
+		q := layer.Param{Name: p.Name, Shape: p.Shape, TiedTo: p.TiedTo, Frozen: p.Frozen, Decay: len(p.Shape) > 1}
+		if p.Running {
+			q.Running, q.Decay = 1, false
+		}
+		out.Params = append(out.Params, q)
+	}
+	return out
+}
+
+func layerPorts(all []ModulePort) (out []layer.ModulePort) {
+	for _, p := range all {
+		q := layer.ModulePort{Shape: p.Shape, Type: device.F32, Differentiable: p.Differentiable}
+		if p.Type == device.I32.String() {
+			q.Type = device.I32
+		}
+		out = append(out, q)
+	}
+	return out
+}
