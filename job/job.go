@@ -144,31 +144,6 @@ func (j *Job) PlanFile() string {
 // Shared is how many pipelines share devices: those of one group. 0: not known yet.
 func (j *Job) Shared() int { return int(j.Pipelines) / max(1, j.Groups) }
 
-// Open reports whether a measurement is to decide anything about the job. Where a file holds the plan, there is little left to
-// measure, and the rules decide it.
-func (j *Job) Open() bool {
-	return j.Tuning == TuneByProfile && !strings.HasPrefix(j.Schedule, planFile) && len(j.OpenKeys()) > 0
-}
-
-// OpenKeys are the keys that a tuning chooses, of those that the job leaves to the program.
-func (j *Job) OpenKeys() (keys []string) {
-	for _, k := range []struct {
-		key  string
-		open bool
-	}{
-		{"stages", j.Stages == Auto},
-		{"pipelines", j.Pipelines == Auto},
-		{"micro_batches", j.MicroBatches == Auto},
-		{"schedule", j.Schedule == AutoSchedule},
-		{"recompute", j.RecomputeOpen()},
-	} {
-		if k.open {
-			keys = append(keys, k.key)
-		}
-	}
-	return keys
-}
-
 // Model says what is trained.
 type Model struct {
 	// The model family, by name: each has a section with its config below. Default: with `from`, the family that its
@@ -180,6 +155,22 @@ type Model struct {
 	// A directory to start from, with config.json and model.safetensors, or several such files with an index, as
 	// `avgpipectl export` and Hugging Face's transformers write it. Default: fresh random weights.
 	From string `yaml:"from" json:"from" rule:"path"`
+	// Modules of your own, of PyTorch, in the place of a family: a file of Python and, behind a colon, a function in it that returns an `nn.Sequential`
+	// or a list of modules. docs/python-models.md says what they may be. They run in your interpreter, with your rights.
+	Python string `yaml:"python" json:"python,omitempty" rule:"path"`
+	// What the function is given, by name.
+	Args map[string]any `yaml:"args" json:"args,omitempty"`
+	// A function of the file of `python` that gives the loss of logits and targets in training, a tensor with one number. Default: the cross-entropy.
+	Loss string `yaml:"loss" json:"loss,omitempty" rule:"optional"`
+	// The interpreter that `python` runs in, which has PyTorch. Default: /usr/bin/python3.
+	Interpreter string `yaml:"interpreter" json:"interpreter,omitempty" rule:"path"`
+	// What the modules learn, which says what the first one is given and how the last one's logits are judged; docs/python-models.md has a table. Default:
+	// images where data.format is idx or images, else language.
+	Task string `yaml:"task" json:"task,omitempty" rule:"optional oneof=language|masked-language|classification|translation|images"`
+	// How many ids of tokens the modules know: they are below it. Default: 256, those of data.tokenizer bytes. Not of images.
+	Vocabulary int `yaml:"vocabulary" json:"vocabulary,omitempty" rule:"optional min=1 max=16777216"`
+	// Channels, rows and columns of an image; of the task images alone.
+	Image []int `yaml:"image" json:"image,omitempty" rule:"items=3 min=1 max=65536"`
 }
 
 // Data says what it is trained on. What a sample is, the model's family says: docs/data.md lists the formats and keys of each.

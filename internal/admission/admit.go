@@ -15,6 +15,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/footprint"
@@ -40,6 +41,7 @@ type admission struct {
 	at            *strictyaml.Document // knows where each key stands, and collects problems
 	model         *model.Model         // nil when it cannot be built
 	weights       map[string]string    // digests of the files that it starts from
+	program       string               // digest of the file of the user's modules
 	found         data.Pinned
 	remote        []pinned.Object // what its URLs stand for
 	why, warnings []string
@@ -72,7 +74,10 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 		return nil, &wantsError{urls}
 	}
 	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at, model: m, open: pick.Asked}
-	if j.Model.From != "" {
+	switch {
+	case j.Model.Python != "":
+		a.checkPython(ctx)
+	case j.Model.From != "":
 		a.checkFrom(r.Base)
 	}
 	facts := spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model, GPUs: q.Host.GPUs, NoGPU: q.Host.NoGPU, Hosts: q.Host.Hosts}
@@ -102,7 +107,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	if err != nil {
 		return nil, err
 	}
-	s.Output, s.Weights, s.Tokenizer, s.Files, s.Remote = output, a.weights, a.found.Tokenizer, a.found.Files, a.remote
+	s.Output, s.Weights, s.Program, s.Tokenizer, s.Files, s.Remote = output, a.weights, a.program, a.found.Tokenizer, a.found.Files, a.remote
 	return s, nil
 }
 
@@ -160,6 +165,12 @@ func (a *admission) missing(kind string) error {
 	dev, err := a.open(kind)
 	if err != nil {
 		return err
+	}
+	if a.model.Family == model.Python {
+		if kind == job.KindGPU {
+			return errors.Join(errors.New("a GPU does not compute modules in Python; their interpreter computes on cores"), dev.Close())
+		}
+		dev = dryrun.Asked(dev)
 	}
 	size, o := footprint.Size(a.model, a.job, 1), a.job.Optimizer
 	err = stage.Config{

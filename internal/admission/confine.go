@@ -23,13 +23,15 @@ func confine(user access.User) error {
 	if err != nil {
 		return err
 	}
-	limit := &unix.Rlimit{Cur: held + inspectBytes, Max: held + inspectBytes}
-	if err := unix.Setrlimit(unix.RLIMIT_DATA, limit); err != nil {
-		return fmt.Errorf("bound its memory: %w", err)
-	}
-	for _, none := range []int{unix.RLIMIT_CORE, unix.RLIMIT_FSIZE} {
-		if err := unix.Setrlimit(none, &unix.Rlimit{}); err != nil {
-			return fmt.Errorf("bound what it writes: %w", err)
+	// The bounds can be lifted for an interpreter that runs the user's own program: see unbound.
+	for which, most := range map[int]uint64{unix.RLIMIT_DATA: held + inspectBytes, unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: 0} {
+		var limit unix.Rlimit
+		err := unix.Getrlimit(which, &limit)
+		if limit.Cur = min(most, limit.Max); err == nil {
+			err = unix.Setrlimit(which, &limit)
+		}
+		if err != nil {
+			return fmt.Errorf("bound what it takes and writes: %w", err)
 		}
 	}
 	if os.Geteuid() != 0 || user.UID == 0 {

@@ -9,7 +9,9 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/agent"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -58,12 +60,34 @@ func look(ctx context.Context, q *Request, opens func(path string)) (out agent.S
 	c := feed.ConfigOf(&s.Job, m)
 	c.Access, c.Remote = opener, s.Remote
 	out.Data, err = lookForData(ctx, s, c)
+	if err == nil && out.Data == "" {
+		out.Data = lookForProgram(opener, s)
+	}
 	if err == nil && s.Job.Model.From != "" {
 		if lost := export.Present(opener, s.Job.Model.From, m, s.Weights); lost != nil {
 			out.Model = "model.from: " + lost.Error()
 		}
 	}
 	return out, err
+}
+
+// lookForProgram says what is wrong with the user's program and its interpreter; "" where they are as they were, or there is none.
+func lookForProgram(opener *access.Opener, s *spec.Spec) string {
+	path, _ := s.Job.Model.Program()
+	if path == "" {
+		return ""
+	}
+	text, err := opener.ReadFile(path, maxProgramBytes)
+	if err == nil && checkpoint.ObjectDigest(text) != s.Program {
+		return fmt.Sprintf("model.python: %s is not what it was when the job was submitted", path)
+	}
+	if err == nil {
+		_, err = opener.Stat(dryrun.Interpreter(&s.Job))
+	}
+	if err != nil {
+		return fmt.Sprintf("model.python: %v", err)
+	}
+	return ""
 }
 
 // lookForData says what is wrong with the data; "" where they are as they were.

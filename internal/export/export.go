@@ -69,7 +69,7 @@ func Pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, s
 
 // pack is Pack with another limit for MaxFileBytes.
 func pack(ctx context.Context, w io.Writer, m *model.Model, store shard.Store, shards []shard.Digest, dir, notice string, limit int64) error {
-	all, err := collect(ctx, store, shards)
+	all, err := collect(ctx, store, shards, m.NamesCopies())
 	if err != nil {
 		return err
 	}
@@ -199,11 +199,12 @@ type collected struct {
 	tensors    []checkpoint.Tensor
 	values     map[string][]float32
 	companions map[string]string
+	copies     bool // of tied tensors are among them
 }
 
-// collect reads the center's tensors, and the frozen ones, from the shards of all stages. Copies of tied tensors are left out.
-func collect(ctx context.Context, store shard.Store, shards []shard.Digest) (*collected, error) {
-	all := &collected{values: map[string][]float32{}}
+// collect reads the center's tensors, and the frozen ones, from the shards of all stages; copies of tied tensors too, or not.
+func collect(ctx context.Context, store shard.Store, shards []shard.Digest, copies bool) (*collected, error) {
+	all := &collected{values: map[string][]float32{}, copies: copies}
 	for k, digest := range shards {
 		meta, err := all.take(ctx, store, digest, shard.CenterVector, k, len(shards))
 		if err == nil && meta.Frozen != "" {
@@ -224,7 +225,7 @@ func (all *collected) take(ctx context.Context, store shard.Store, digest shard.
 		return meta, err
 	}
 	for _, t := range meta.Tensors {
-		if t.TiedTo != "" {
+		if t.TiedTo != "" && !all.copies {
 			continue
 		}
 		if t.Offset < 0 || t.Offset+t.Len() > len(vector) {

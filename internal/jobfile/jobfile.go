@@ -13,12 +13,12 @@ import (
 )
 
 // Parse reads a job file as job.Parse does; lookup finds the submitter's variables. The document has all that is wrong. The job is nil
-// where job.Parse refuses it, the model where it cannot be built or the job starts from a directory.
+// where job.Parse refuses it, the model where it cannot be built, or the job starts from a directory or is of modules in Python.
 func Parse(file string, source []byte, set []string, lookup func(name string) (string, bool)) (*job.Job, *model.Model, *strictyaml.Document) {
 	j, at, err := job.Parse(file, source, set, job.Environment{
 		Lookup: lookup, Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Settings(), Check: checkAveraging,
 	})
-	if err != nil || j.Model.From != "" {
+	if err != nil || j.Model.From != "" || j.Model.Python != "" {
 		return j, nil, at
 	}
 	m, err := model.Build(j.Model.Family, j.Model.Config)

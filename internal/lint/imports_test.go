@@ -54,6 +54,7 @@ var mayImport = map[string][]string{
 	"stage/model":               {"stage/device", "stage/layer", "stage/program", "internal/nearest", "internal/words"},
 	"stage":                     {"stage/device", "stage/flat", "stage/layer", "stage/model", "stage/program"},
 	"stage/generate":            {"stage", "stage/device", "stage/layer", "stage/model"},
+	"stage/foreign":             {"stage/device", "stage/layer", "stage/model"},
 	"elastic":                   {"stage/flat"},
 	"internal/shard":            {"internal/checkpoint"},
 	"internal/cluster":          {"internal/shard"},
@@ -89,7 +90,7 @@ var mayImport = map[string][]string{
 	},
 	"internal/worker": {
 		"internal/access", "internal/api", "pipeline", "stage/...", "schedule", "tuner", "elastic", "internal/shard", "job",
-		"internal/cluster", "internal/worker/control", "internal/wire", "internal/wire/ucx", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/feed", "internal/checkpoint", "internal/export",
+		"internal/cluster", "internal/worker/control", "internal/wire", "internal/wire/ucx", "internal/trace", "internal/data", "internal/data/tokenizer", "internal/dryrun", "internal/feed", "internal/checkpoint", "internal/export",
 		"internal/jobfile", "internal/obstacle", "internal/reshard", "internal/spec",
 		"internal/history", "internal/logging", "internal/mux", "internal/noisescale", "internal/pki", "internal/words",
 	},
@@ -100,9 +101,10 @@ var mayImport = map[string][]string{
 	},
 	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {
-		"internal/access", "internal/agent", "internal/api", "internal/data", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/pinned", "internal/process", "internal/spec", "internal/strictyaml", "internal/words",
-		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/model",
+		"internal/access", "internal/agent", "internal/api", "internal/checkpoint", "internal/data", "internal/dryrun", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/pinned", "internal/process", "internal/spec", "internal/strictyaml", "internal/words",
+		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/foreign", "stage/model",
 	},
+	"internal/dryrun": {"job", "stage/device", "stage/foreign", "stage/model"},
 	"internal/agent": {
 		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/gpu", "internal/history", "internal/logging", "internal/obstacle", "internal/ages", "internal/process",
 		"internal/shard", "internal/spec", "internal/worker/control",

@@ -13,15 +13,16 @@ import (
 )
 
 // Version is the newest of specs, and the newest that is read.
-const Version = 12
+const Version = 13
 
 const (
-	remoteVersion  = 11 // of specs that have something from elsewhere, and nothing newer
-	fewerVersion   = 10 // of specs that have something of stages that were lost, or of groups of pipelines, and nothing newer
-	plainVersion   = 9  // of specs that have nothing of the newer ones
-	horizonVersion = 5  // before it, the prediction horizon of averaging was 1
-	namedVersion   = 4  // before it, the job had the names that its Go fields had then
-	oldestVersion  = 3  // see decision 0043
+	criticalVersion = 12 // of specs that leave the critical batch to a measurement, and nothing newer
+	remoteVersion   = 11 // of specs that have something from elsewhere, and nothing newer
+	fewerVersion    = 10 // of specs that have something of stages that were lost, or of groups of pipelines, and nothing newer
+	plainVersion    = 9  // of specs that have nothing of the newer ones
+	horizonVersion  = 5  // before it, the prediction horizon of averaging was 1
+	namedVersion    = 4  // before it, the job had the names that its Go fields had then
+	oldestVersion   = 3  // see decision 0043
 )
 
 // Encode writes a spec for the replicated state.
@@ -42,7 +43,9 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 		out.Job.Groups = 0 // which is not written
 	}
 	switch {
-	case out.Version != Version || s.Job.Train.CriticalBatch == job.AutoCriticalBatch:
+	case out.Version != Version || s.Job.Model.Python != "":
+	case s.Job.Train.CriticalBatch == job.AutoCriticalBatch:
+		out.Version = criticalVersion
 	case len(s.Remote) > 0:
 		out.Version = remoteVersion
 	case s.Before != nil || s.Job.MinStages != 0 || out.Job.Groups != 0:

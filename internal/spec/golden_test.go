@@ -62,7 +62,7 @@ func TestNamesOfASpecAreNotThoseOfGoFields(t *testing.T) {
 	full.Layout, full.Budget = &Layout{}, &job.Budget{}
 	fill(reflect.ValueOf(full.Layout).Elem())
 	fill(reflect.ValueOf(full.Budget).Elem())
-	full.Weights, full.Tokenizer, full.Files = map[string]string{"model.safetensors": "0123"}, "4567", "89ab"
+	full.Weights, full.Tokenizer, full.Program, full.Files = map[string]string{"model.safetensors": "0123"}, "4567", "cdef", "89ab"
 	full.Before = json.RawMessage(`{"version": 9}`)
 	full.Remote = make([]pinned.Object, 1)
 	fill(reflect.ValueOf(&full.Remote[0]).Elem())
@@ -126,7 +126,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		`{"version": 10, "layuot": {}}`,
 		`{"version": 11, "layuot": {}}`,
 		`{"version": 12, "layuot": {}}`,
-		`{"version": 13}`,
+		`{"version": 13, "layuot": {}}`,
+		`{"version": 14}`,
 	} {
 		if s, err := Decode("1", []byte(text), nil); err == nil || !strings.Contains(err.Error(), "update this node") {
 			t.Errorf("%s is read as %+v (%v)", text, s, err)
@@ -155,6 +156,7 @@ func TestASpecHasTheVersionOfWhatItSays(t *testing.T) {
 		`{"version":9,`:  {},
 		`{"version":10,`: {Before: json.RawMessage(`{}`)},
 		`{"version":11,`: {Before: json.RawMessage(`{}`), Remote: []pinned.Object{{Name: "x"}}},
+		`{"version":13,`: {Job: job.Job{Model: job.Model{Python: "train.py:build"}, Train: job.Train{CriticalBatch: job.AutoCriticalBatch}}},
 		`{"version":12,`: {Remote: []pinned.Object{{Name: "x"}}, Job: job.Job{Train: job.Train{CriticalBatch: job.AutoCriticalBatch}}},
 	} {
 		s.Version = Version

@@ -23,7 +23,7 @@ func NewSizer(m *model.Model, j *job.Job) (*footprint.Sizer, error) {
 
 // sizer is NewSizer for the model at hand.
 func (f *Facts) sizer(j *job.Job) (*footprint.Sizer, error) {
-	if !j.Devices.OwnMemory() {
+	if !j.Devices.OwnMemory() && f.Model.Family != model.Python { // modules have their memory apart
 		return footprint.New(f.Model, j, ref.New()), nil
 	}
 	on, err := emulated.Open(emulated.Config{})

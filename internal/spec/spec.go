@@ -34,6 +34,7 @@ type Spec struct {
 	// name (export.Check), and of tokenizer.json (SHA-256). Empty: of none, or not known, as of specs before version 6.
 	Weights   map[string]string `json:"weights,omitempty"`
 	Tokenizer string            `json:"tokenizer,omitempty"`
+	Program   string            `json:"program,omitempty"` // the same of the file of model.python
 	// Files is the SHA-256 of the names and lengths of the files of data when the job was submitted (data.Pin). Empty: not known, as of specs
 	// before version 9.
 	Files string `json:"files,omitempty"`

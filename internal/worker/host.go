@@ -16,7 +16,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data/tokenizer"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
-	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/obstacle"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -28,6 +27,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
+	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -68,6 +68,8 @@ type hostedDevice struct {
 	row   int
 	name  string // the device's
 	about string // the device, and why it is that one
+	// initial are the values that the user's modules start with; nil: the model says what they are.
+	initial stage.Lookup
 }
 
 // hosted is a stage that lives here.
@@ -108,11 +110,12 @@ func Permanent(err error) bool {
 	var (
 		notFinite *stage.NonFiniteError
 		permanent *permanentError
+		program   *foreign.ProgramError
 	)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || obstacle.Of(err) != nil {
 		return false
 	}
-	return errors.As(err, &notFinite) || errors.As(err, &permanent)
+	return errors.As(err, &notFinite) || errors.As(err, &permanent) || errors.As(err, &program)
 }
 
 // newHost opens everything that the assignment names. After an error nothing is left open.
@@ -168,7 +171,7 @@ func (o *opened) build(s *spec.Spec) (err error) {
 	if o.model, err = s.BuildModel(); err != nil {
 		return &permanentError{fmt.Errorf("model: %w", err)}
 	}
-	return nil
+	return o.checkProgram(s)
 }
 
 // openWeights opens the weights that the job begins with, which are those that it was submitted with.
@@ -313,7 +316,7 @@ func (h *host) openStore(context.Context) (err error) {
 
 // openDevices opens a device for each row of the plan whose stages live here. With fewer devices than rows, rows share the cores
 // of one, or the GPU.
-func (h *host) openDevices(context.Context) error {
+func (h *host) openDevices(ctx context.Context) error {
 	spec := h.assignment.Spec.Job.Devices
 	h.network = network(spec, len(h.plan))
 	for k, row := range h.plan.Placement() {
@@ -322,14 +325,16 @@ func (h *host) openDevices(context.Context) error {
 		}
 		on := h.deviceOf(row)
 		if on == nil {
+			cores := coresOf(len(h.devices)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores)
+			var initial stage.Lookup
 			dev, about, err := pick.Open(spec.Kind, pick.Config{
-				Threads: int(spec.CPU.Threads), Cores: coresOf(len(h.devices)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores),
+				Threads: int(spec.CPU.Threads), Cores: cores, Over: h.overInterpreter(ctx, row, cores, &initial),
 				Emulated: emulate(spec.Emulated, row, len(h.ranges)), Computes: spec.Emulated.Compute, Graphics: h.onGPU(k),
 			})
 			if err != nil {
 				return fmt.Errorf("open device %d, of stage %d: %w", row, k, err)
 			}
-			on = &hostedDevice{Device: dev, row: row, name: dev.Name(), about: about}
+			on = &hostedDevice{Device: dev, row: row, name: dev.Name(), about: about, initial: initial}
 			h.devices = append(h.devices, on)
 		}
 		r := h.ranges[k]
@@ -405,63 +410,6 @@ func coresOf(d int, cpu job.CPU, cores []int) []int {
 		return nil
 	}
 	return cores[from:to]
-}
-
-// stage is the configuration of stage s in a pipeline.
-func (h *host) stage(s *hosted, pipeline int) stage.Config {
-	spec := h.assignment.Spec.Job
-	inputs, outputs := schedule.Handed(h.plan, func(row, other int) bool { return h.share(row, other) || h.copies(row, other) })
-	landed, gradients := schedule.Landed(h.plan, h.copies)
-	return stage.Config{
-		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
-		Samples: h.samples(), Sequence: h.sequence(),
-		Compute: device.Floating(spec.Precision), Boundary: device.Floating(spec.BoundaryPrecision),
-		Slots: schedule.InFlightByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
-		Versions:     schedule.VersionsByStage(h.plan)[s.index],
-		HandedInputs: inputs[s.index], HandedOutputs: outputs[s.index], LandedInputs: landed[s.index], LandedGradients: gradients[s.index],
-		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: h.optimizer(), Seed: spec.Seed, Pipeline: pipeline,
-		Predicts: h.predicts(),
-	}
-}
-
-// predicts reports whether passes read weights that the averaging method predicts.
-func (h *host) predicts() bool {
-	method, err := jobfile.Averaging(&h.assignment.Spec.Job.Averaging, int(h.assignment.Spec.Job.Pipelines))
-	return err == nil && method.Needs().Predicts
-}
-
-// priceStages finds what the stages that live here will take and send.
-func (h *host) priceStages(context.Context) (err error) {
-	for i := range h.stages {
-		s := &h.stages[i]
-		c := h.stage(s, 0)
-		if s.bytes, err = c.Bytes(); err != nil {
-			return err
-		}
-		if s.shape, err = c.Shape(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// newStage makes stage s of a pipeline. Every pipeline starts with the same weights.
-func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Computed, error) {
-	config := h.stage(s, pipeline)
-	if err := h.loadFrozen(ctx, s, config); err != nil {
-		return nil, err
-	}
-	config.Frozen = s.frozen.memory
-	c, err := stage.New(config)
-	if err != nil {
-		return nil, err
-	}
-	if h.assignment.Restore == nil && h.weights != nil { // else a stage may be opening them to make a lost file again
-		if err := c.Load(h.weights.Lookup); err != nil {
-			return nil, errors.Join(&permanentError{err}, c.Close())
-		}
-	}
-	return c, nil
 }
 
 // optimizer translates the job file.

@@ -25,9 +25,12 @@ func configOf(t testing.TB, j *job.Job) json.RawMessage {
 	t.Helper()
 	var m *model.Model
 	var err error
-	if j.Model.From != "" {
+	switch {
+	case j.Model.Python != "":
+		m, err = dry(t, j).Build()
+	case j.Model.From != "":
 		m, err = export.ReadModel(nil, j.Model.From)
-	} else {
+	default:
 		m, err = model.Build(j.Model.Family, j.Model.Config)
 	}
 	if err != nil {

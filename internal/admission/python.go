@@ -1,0 +1,71 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/data"
+	"github.com/avgpipe/avgpipe/internal/dryrun"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/jobfile"
+)
+
+// dryRunLimit bounds each of the steps of a dry run: less than an inspect process has, so that the user learns which.
+const dryRunLimit = inspectLimit * 2 / 5
+
+// maxProgramBytes bounds the file of a user's modules.
+const maxProgramBytes = 16 << 20
+
+// checkPython builds the user's modules in his interpreter, and tries them.
+func (a *admission) checkPython(ctx context.Context) {
+	path, _ := a.job.Model.Program()
+	text, err := a.access.ReadFile(path, maxProgramBytes)
+	if err != nil {
+		a.at.Refuse("model.python", data.Nearest(a.access, path), "model.python: %v", err)
+		return
+	}
+	a.program = checkpoint.ObjectDigest(text)
+	if err := unbound(); err != nil {
+		a.at.Refuse("model.python", "", "model.python: %v", err)
+		return
+	}
+	with := dryrun.Config(a.job, a.access.User.UID)
+	with.StartTimeout = dryRunLimit
+	c, err := dryrun.Run(ctx, a.job, with)
+	if err != nil {
+		a.at.Refuse("model.python", "", "model.python: %v", err)
+		return
+	}
+	m, err := c.Build()
+	if err != nil {
+		a.at.Refuse("model.python", "", "model.python: %v", err)
+		return
+	}
+	a.job.Model.Family = m.Family
+	a.why = append(a.why, fmt.Sprintf("model.python: %d modules of %s", len(m.Layers), c.Framework))
+	if from := a.job.Model.From; from != "" {
+		if a.weights, err = export.Check(a.access, from, m); err != nil {
+			a.at.Refuse("model.from", "", "model.from: %v", err)
+			return
+		}
+	}
+	a.model = jobfile.Train(a.at, a.job, m)
+}
+
+// unbound lifts the bounds of this process that the interpreter would have too, and that memory which both share counts against.
+func unbound() error {
+	for _, which := range []int{unix.RLIMIT_DATA, unix.RLIMIT_FSIZE} {
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(which, &limit); err != nil {
+			return fmt.Errorf("read a bound of this process: %w", err)
+		}
+		limit.Cur = limit.Max
+		if err := unix.Setrlimit(which, &limit); err != nil {
+			return fmt.Errorf("lift a bound of this process: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package admission
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+const program = `
+from torch import nn
+
+class Two(nn.Module):
+    def forward(self, x):
+        return x, "text"
+
+def build(width=8, classes=256):
+    return nn.Sequential(nn.Embedding(256, width), nn.Linear(width, classes))
+
+def alone():
+    return nn.Linear(8, 8)
+
+def images():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+def pooled():
+    return nn.Sequential(nn.Embedding(256, 8), nn.Flatten(), nn.Linear(128, 4))
+
+def fails():
+    raise ValueError("not today")
+
+def text():
+    return nn.Sequential(nn.Embedding(256, 8), Two())
+`
+
+// python is a request for a job of modules of a program, whose model section and other keys are given.
+func python(t *testing.T, section, rest string) (base string, q Request) {
+	t.Helper()
+	base = t.TempDir()
+	for name, text := range map[string]string{"train.py": program, "corpus.txt": strings.Repeat("a few words of text\n", 200)} {
+		if err := os.WriteFile(filepath.Join(base, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := "version: 1\nmodel: {interpreter: " + stagetest.Python(t) + ", " + section + "}\ndata: {files: [corpus.txt], sequence: 16}\n" +
+		"optimizer: {name: sgd, lr: 1}\ntrain: {steps: 4, batch: 4}\nstages: 2\npipelines: 2\nmicro_batches: 2\nschedule: afp\n" + rest
+	return base, Request{
+		Submit: api.SubmitRequest{File: "job.yaml", Source: source, Base: base}, User: access.User{UID: uint32(os.Geteuid())}, Host: Host{Cores: 2, MemoryBytes: 1 << 33},
+	}
+}
+
+// TestModulesInPythonAreWhatTheirDryRunFinds: the job's model needs no interpreter any more.
+func TestModulesInPythonAreWhatTheirDryRunFinds(t *testing.T) {
+	base, q := python(t, "python: train.py:build, args: {width: 12}", "")
+	s, err := Admit(t.Context(), q, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, s); err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.BuildModel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if weights := 256*12 + 256*12 + 256; m.Family != model.Python || m.Task != model.Language || len(m.Layers) != 2 || m.Weights() != weights || m.Loss.Classes != 256 {
+		t.Errorf("%s of task %s, %d layers, %d weights, %d classes", m.Family, m.Task, len(m.Layers), m.Weights(), m.Loss.Classes)
+	}
+	if s.Version != 13 || s.Program != checkpoint.ObjectDigest([]byte(program)) || s.Job.Model.Python != base+"/train.py:build" {
+		t.Errorf("version %d, program %s, of %s", s.Version, s.Program, s.Job.Model.Python)
+	}
+}
+
+// TestModulesInPythonThatCannotTrainAreRefused, with what is expected.
+func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
+	for section, want := range map[string]string{
+		"python: train.py:nothing":                        "train.py has no function nothing; expected one, which returns the modules",
+		"python: train.py":                                "it wants a file of Python and, behind a colon, a function in it",
+		"python: trains.py:build":                         "nearest: ",
+		"python: train.py:alone":                          "build returned one Linear, which cannot be cut; expected an nn.Sequential or a list of modules",
+		"python: train.py:fails":                          "train.py:21: ValueError: not today",
+		"python: train.py:text":                           "output 1 of module 1 (Two) is of str; expected a tensor",
+		"python: train.py:build, args: {widht: 8}":        "unexpected keyword argument 'widht'",
+		"python: train.py:build, vocabulary: 512":         "IndexError",
+		"python: train.py:pooled":                         "expected logits of shape (samples, 16 positions, classes)",
+		"python: train.py:build, task: images":            `missing key "model.image"`,
+		"python: train.py:build, image: [1, 28, 28]":      "model.image is of the task images, and the task is language",
+		"python: train.py:build, family: gpt2":            "model.family stands beside model.python",
+		"python: train.py:build, config: {n: 1}":          "model.config stands beside model.python",
+		"python: train.py:build, from: nowhere":           "nowhere",
+		"python: train.py:images, task: classification":   "a dry run on 4 samples of [16]",
+		"python: train.py:build, interpreter: /no/python": "/no/python",
+	} {
+		if strings.Contains(section, "interpreter:") {
+			section = strings.TrimSuffix(section, ", interpreter: /no/python")
+			_, q := python(t, section, "")
+			q.Submit.Source = strings.Replace(q.Submit.Source, stagetest.Python(t), "/no/python", 1)
+			if _, err := Admit(t.Context(), q, func(string) {}); err == nil || !strings.Contains(err.Error(), "start /no/python") {
+				t.Errorf("an interpreter that is not there: %v", err)
+			}
+			continue
+		}
+		_, q := python(t, section, "")
+		if _, err := Admit(t.Context(), q, func(string) {}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v\nwant %q", section, err, want)
+		}
+	}
+	_, q := python(t, "python: train.py:build", "devices: {kind: gpu}\n")
+	if _, err := Admit(t.Context(), q, func(string) {}); err == nil {
+		t.Error("modules in Python are taken for GPUs")
+	}
+}
+
+// TestAProgramThatIsNotThereAsItWasIsSeen on the host that is to run it.
+func TestAProgramThatIsNotThereAsItWasIsSeen(t *testing.T) {
+	base, q := python(t, "python: train.py:build", "")
+	s, err := Admit(t.Context(), q, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := spec.Encode(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(base, "train.py")
+	for _, c := range []struct {
+		change func() error
+		want   string
+	}{
+		{func() error { return nil }, ""},
+		{func() error { return os.WriteFile(path, []byte(program+"\n"), 0o600) }, "model.python: " + path + " is not what it was"},
+		{func() error { return os.Remove(path) }, "no such file"},
+	} {
+		if err := c.change(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := look(t.Context(), &Request{Spec: text}, func(string) {}); err != nil || !strings.Contains(got.Data, c.want) || (got.Data == "") != (c.want == "") {
+			t.Errorf("found %+v (%v), expected %q", got, err, c.want)
+		}
+	}
+}

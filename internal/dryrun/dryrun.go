@@ -1,0 +1,94 @@
+// Package dryrun finds out what modules of a user's program are: it starts his interpreter, has them built, and runs each by itself on made-up
+// inputs. What comes out is the config of a model like any other, so whoever prices, places or commits the job needs no interpreter.
+package dryrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/foreign"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// mostSamples is how many samples the modules are tried with: enough for norms over a batch.
+const mostSamples = 4
+
+// Program is the user's program that a job names.
+func Program(j *job.Job) foreign.Program {
+	path, function := j.Model.Program()
+	return foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss}
+}
+
+// Config is how the interpreter of a job is started for a user: where his program lies, with an environment of his own, since that of this process is not
+// for him.
+func Config(j *job.Job, uid uint32) foreign.Config {
+	path, _ := j.Model.Program()
+	c := foreign.Config{Interpreter: Interpreter(j), Dir: filepath.Dir(path), Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}}
+	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil {
+		c.Env = append(c.Env, "HOME="+u.HomeDir, "USER="+u.Username, "LOGNAME="+u.Username)
+	}
+	return c
+}
+
+// Interpreter is the one that a job names.
+func Interpreter(j *job.Job) string {
+	if j.Model.Interpreter != "" {
+		return j.Model.Interpreter
+	}
+	return job.DefaultInterpreter
+}
+
+// Run tries the modules of a job, in an interpreter that is started so. The config is that of its model.
+func Run(ctx context.Context, j *job.Job, c foreign.Config) (config *model.ModulesConfig, err error) {
+	p, err := foreign.Start(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	built, err := p.Build(Program(j), j.Seed)
+	if err != nil {
+		return nil, err
+	}
+	config = of(j)
+	config.Framework = built.Framework
+	samples := min(mostSamples, j.Train.Batch)
+	names, shape, t := config.ModuleInputs(samples)
+	probe := foreign.Probe{Seed: j.Seed}
+	for _, name := range names {
+		input := foreign.ProbeInput{Shape: shape, Type: t.String(), Limit: config.Vocabulary}
+		if name == "mask" || name == "token_types" {
+			input.Limit = 2
+		}
+		probe.Inputs = append(probe.Inputs, input)
+	}
+	probed, err := p.Probe(probe)
+	if err != nil {
+		return nil, fmt.Errorf("a dry run on %d samples of %v: %w", samples, shape[1:], err)
+	}
+	config.Modules, err = foreign.Modules(built, probed, samples)
+	return config, err
+}
+
+// bytesVocabulary is how many ids texts have whose tokens are bytes.
+const bytesVocabulary = 256
+
+// of is what a job says of its model.
+func of(j *job.Job) *model.ModulesConfig {
+	c := &model.ModulesConfig{ModelType: model.Python, Task: model.Task(j.ModuleTask()), Sequence: max(1, j.Data.Sequence), Vocabulary: j.Model.Vocabulary, UserLoss: j.Model.Loss != ""}
+	if c.Task == model.Images {
+		c.Sequence = 1
+		c.Image = model.Image{Channels: j.Model.Image[0], Height: j.Model.Image[1], Width: j.Model.Image[2]}
+	} else if c.Vocabulary == 0 {
+		c.Vocabulary = bytesVocabulary
+	}
+	return c
+}
+
+// Asked is a device that is asked what it has, as one that also computes modules.
+func Asked(on device.Device) device.Device { return foreign.Asked(on) }

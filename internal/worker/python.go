@@ -1,0 +1,87 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"go.uber.org/zap"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/dryrun"
+	"github.com/avgpipe/avgpipe/internal/export"
+	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/foreign"
+	"github.com/avgpipe/avgpipe/stage/model"
+)
+
+// maxProgramBytes bounds the file of a user's modules.
+const maxProgramBytes = 16 << 20
+
+// checkProgram refuses a user's program that has changed since the job was submitted.
+func (o *opened) checkProgram(s *spec.Spec) error {
+	path, _ := s.Job.Model.Program()
+	if path == "" {
+		return nil
+	}
+	text, err := o.access.ReadFile(path, maxProgramBytes)
+	if err != nil {
+		return &permanentError{fmt.Errorf("model.python: %w", err)}
+	}
+	if found := checkpoint.ObjectDigest(text); found != s.Program {
+		return &permanentError{fmt.Errorf("model.python: %w", export.Changed(path, found, s.Program))}
+	}
+	return nil
+}
+
+// overInterpreter is what wraps the device of a row of the plan, for modules of the user's; nil where there are none, or nothing is computed.
+func (h *host) overInterpreter(ctx context.Context, row int, cores []int, to *stage.Lookup) func(device.Device) (device.Device, error) {
+	if h.model.Family != model.Python {
+		return nil
+	}
+	return func(on device.Device) (device.Device, error) {
+		j := &h.assignment.Spec.Job
+		c := dryrun.Config(j, h.userID())
+		c.Threads, c.Cores, c.As = max(1, int(j.Devices.CPU.Threads)), cores, h.credential()
+		if h.log != nil {
+			c.Log = func(stream, line string) {
+				h.log.Info("the user's program wrote", zap.Int("device", row), zap.String("stream", stream), zap.String("line", line))
+			}
+		}
+		p, err := foreign.Start(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		built, err := p.Build(dryrun.Program(j), j.Seed)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("model.python: %w", err), p.Close())
+		}
+		*to = p.Lookup(built)
+		return foreign.Over(p, on), nil
+	}
+}
+
+// userID is whose program it is.
+func (h *host) userID() uint32 {
+	if h.access.User == nil {
+		return uint32(os.Geteuid()) //nolint:gosec // a user id fits
+	}
+	return h.access.User.UID
+}
+
+// credential is whom the interpreter runs as: the user whose program it is, where this process may choose.
+func (h *host) credential() *syscall.Credential {
+	user := h.access.User
+	if user == nil || user.UID == 0 || os.Geteuid() != 0 {
+		return nil
+	}
+	c := &syscall.Credential{Uid: user.UID, Gid: user.UID, Groups: user.GIDs}
+	if len(user.GIDs) > 0 {
+		c.Gid = user.GIDs[0]
+	}
+	return c
+}

@@ -1,0 +1,142 @@
+package worker
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/dryrun"
+	"github.com/avgpipe/avgpipe/internal/worker/control"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/foreign"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/stage/stagetest"
+)
+
+// modules makes a job one of modules in Python, of a function of testdata/modules.py.
+func modules(t *testing.T, function string, args map[string]any) func(j *job.Job) {
+	t.Helper()
+	path, err := filepath.Abs("testdata/modules.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	interpreter := stagetest.Python(t)
+	return func(j *job.Job) {
+		j.Model = job.Model{Family: model.Python, Python: path + ":" + function, Args: args, Interpreter: interpreter}
+		j.Data.Sequence, j.Train.EvalEvery = 16, 4
+	}
+}
+
+// inPython is setup for such a job, after its dry run.
+func inPython(t *testing.T, stages, pipelines int, program func(*job.Job), change func(*job.Job)) control.Assignment {
+	t.Helper()
+	a := setup(t, stages, pipelines, func(j *job.Job) {
+		program(j)
+		if change != nil {
+			change(j)
+		}
+	})
+	path, _ := a.Spec.Job.Model.Program()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Spec.Program = checkpoint.ObjectDigest(text)
+	return a
+}
+
+// TestModulesInPythonTrainTheSameHoweverTheyAreLaidOut: to the bit, dropout and recurrent layers included, on several stages, by other schedules, and
+// with what recomputation repeats.
+func TestModulesInPythonTrainTheSameHoweverTheyAreLaidOut(t *testing.T) {
+	program := modules(t, "build", map[string]any{"width": 16})
+	var want []byte
+	for _, c := range []struct {
+		name   string
+		stages int
+		change func(*job.Job)
+	}{
+		{"one stage", 1, nil},
+		{"three stages", 3, nil},
+		{"gpipe", 2, func(j *job.Job) { j.Schedule = "gpipe" }},
+		{"split backwards", 2, func(j *job.Job) { j.Schedule = "zb-h1" }},
+		{"recomputed by layer", 2, func(j *job.Job) { j.Recompute = []string{"block"} }},
+		{"recomputed in full", 2, func(j *job.Job) { j.Recompute = []string{"full"} }},
+	} {
+		a := inPython(t, c.stages, 2, program, c.change)
+		o := train(t, a, nil)
+		if !errors.Is(o.err, errAborted) {
+			t.Fatalf("%s: %v", c.name, o.err)
+		}
+		weights := exported(t, a, o)
+		if want == nil {
+			want = weights
+		}
+		if !bytes.Equal(weights, want) {
+			t.Errorf("%s: the weights are others than those of one stage", c.name)
+		}
+	}
+}
+
+// TestTiedModulesInPythonStayEqual, on one stage and at the ends of a pipeline, and files have both.
+func TestTiedModulesInPythonStayEqual(t *testing.T) {
+	program := modules(t, "tied", nil)
+	var want []byte
+	for stages := 1; stages <= 2; stages++ {
+		a := inPython(t, stages, 2, program, nil)
+		weights := exported(t, a, train(t, a, nil))
+		for _, name := range []string{`"0.weight"`, `"3.weight"`} {
+			if !bytes.Contains(weights, []byte(name)) {
+				t.Errorf("%d stages: the file has no %s", stages, name)
+			}
+		}
+		if want == nil {
+			want = weights
+		}
+		if !bytes.Equal(weights, want) {
+			t.Errorf("%d stages: the weights are others than those of one stage", stages)
+		}
+	}
+}
+
+// TestAnErrorOfAUsersProgramNamesItsLine.
+func TestAnErrorOfAUsersProgramNamesItsLine(t *testing.T) {
+	a := inPython(t, 2, 1, modules(t, "fails", map[string]any{"how": "raise"}), nil)
+	o := train(t, a, nil)
+	program, ok := errors.AsType[*foreign.ProgramError](o.err)
+	if !ok || !Permanent(o.err) || program.Type != "ValueError" || program.Message != "five are enough" || !strings.HasSuffix(program.File, "modules.py") || program.Line != 26 {
+		t.Errorf("error %v", o.err)
+	}
+}
+
+// TestAnInterpreterThatEndsIsStartedAgain: its end is no error of the job.
+func TestAnInterpreterThatEndsIsStartedAgain(t *testing.T) {
+	a := inPython(t, 2, 1, modules(t, "fails", map[string]any{"how": "exit"}), nil)
+	o := train(t, a, nil)
+	ended, ok := errors.AsType[*foreign.EndedError](o.err)
+	if !ok || Permanent(o.err) || ended.How != "exit status 3" {
+		t.Errorf("error %v", o.err)
+	}
+}
+
+// TestAProgramThatHasChangedIsRefused.
+func TestAProgramThatHasChangedIsRefused(t *testing.T) {
+	a := inPython(t, 1, 1, modules(t, "build", nil), nil)
+	a.Spec.Program = checkpoint.ObjectDigest([]byte("another"))
+	if o := train(t, a, nil); !Permanent(o.err) || !strings.Contains(o.err.Error(), "modules.py") {
+		t.Errorf("error %v", o.err)
+	}
+}
+
+// dry is the config of a job's modules.
+func dry(t testing.TB, j *job.Job) *model.ModulesConfig {
+	t.Helper()
+	c, err := dryrun.Run(t.Context(), j, dryrun.Config(j, uint32(os.Getuid()))) //nolint:gosec // a user id fits
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

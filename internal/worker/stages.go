@@ -1,0 +1,73 @@
+package worker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/avgpipe/avgpipe/internal/jobfile"
+	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/schedule"
+	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/device"
+)
+
+// stage is the configuration of stage s in a pipeline.
+func (h *host) stage(s *hosted, pipeline int) stage.Config {
+	spec := h.assignment.Spec.Job
+	inputs, outputs := schedule.Handed(h.plan, func(row, other int) bool { return h.share(row, other) || h.copies(row, other) })
+	landed, gradients := schedule.Landed(h.plan, h.copies)
+	return stage.Config{
+		Device: s.device, Model: h.model, Range: h.ranges[s.index], Index: s.index, Count: len(h.ranges),
+		Samples: h.samples(), Sequence: h.sequence(),
+		Compute: device.Floating(spec.Precision), Boundary: device.Floating(spec.BoundaryPrecision),
+		Slots: schedule.InFlightByStage(h.plan)[s.index], WeightSlots: schedule.HalvesByStage(h.plan)[s.index],
+		Versions:     schedule.VersionsByStage(h.plan)[s.index],
+		HandedInputs: inputs[s.index], HandedOutputs: outputs[s.index], LandedInputs: landed[s.index], LandedGradients: gradients[s.index],
+		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: h.optimizer(), Seed: spec.Seed, Pipeline: pipeline,
+		Predicts: h.predicts(),
+	}
+}
+
+// predicts reports whether passes read weights that the averaging method predicts.
+func (h *host) predicts() bool {
+	method, err := jobfile.Averaging(&h.assignment.Spec.Job.Averaging, int(h.assignment.Spec.Job.Pipelines))
+	return err == nil && method.Needs().Predicts
+}
+
+// priceStages finds what the stages that live here will take and send.
+func (h *host) priceStages(context.Context) (err error) {
+	for i := range h.stages {
+		s := &h.stages[i]
+		c := h.stage(s, 0)
+		if s.bytes, err = c.Bytes(); err != nil {
+			return err
+		}
+		if s.shape, err = c.Shape(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newStage makes stage s of a pipeline. Every pipeline starts with the same weights.
+func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Computed, error) {
+	config := h.stage(s, pipeline)
+	if err := h.loadFrozen(ctx, s, config); err != nil {
+		return nil, err
+	}
+	config.Frozen = s.frozen.memory
+	c, err := stage.New(config)
+	if err != nil {
+		return nil, err
+	}
+	initial := s.on.initial
+	if h.weights != nil {
+		initial = h.weights.Lookup
+	}
+	if h.assignment.Restore == nil && initial != nil { // else a stage may be opening them to make a lost file again
+		if err := c.Load(initial); err != nil {
+			return nil, errors.Join(&permanentError{err}, c.Close())
+		}
+	}
+	return c, nil
+}

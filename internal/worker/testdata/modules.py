@@ -1,0 +1,43 @@
+"""A small language model, and what a user may get wrong in one."""
+
+import os
+
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.mix, self.drop = nn.LayerNorm(width), nn.GRU(width, width, batch_first=True), nn.Dropout(0.1)
+
+    def forward(self, x):
+        return x + self.drop(self.mix(self.norm(x))[0])
+
+
+class Fails(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.forwards = how, 0
+
+    def forward(self, x):
+        self.forwards += self.training and torch.is_grad_enabled()
+        if self.forwards > 5 and self.how == "raise":
+            raise ValueError("five are enough")
+        if self.forwards > 5 and self.how == "exit":
+            os._exit(3)
+        return x
+
+
+def build(width=16, blocks=3):
+    return nn.Sequential(nn.Embedding(256, width), *[Block(width) for _ in range(blocks)], nn.LayerNorm(width), nn.Linear(width, 256))
+
+
+def tied(width=16):
+    first, last = nn.Embedding(256, width), nn.Linear(width, 256, bias=False)
+    last.weight = first.weight
+    return nn.Sequential(first, Block(width), nn.LayerNorm(width), last)
+
+
+def fails(how):
+    return nn.Sequential(nn.Embedding(256, 8), Fails(how), nn.Linear(8, 256))

@@ -1,0 +1,50 @@
+package job
+
+import "strings"
+
+// DefaultInterpreter is what Model.Interpreter stands for where it is empty.
+const DefaultInterpreter = "/usr/bin/python3"
+
+// checkPython checks what stands beside modules of the user's own.
+func (c *checker) checkPython() {
+	m := c.Model
+	if path, function := m.Program(); path == "" || function == "" {
+		c.refuse("model.python", m.Python+":build", "model.python is %q; it wants a file of Python and, behind a colon, a function in it", m.Python)
+	}
+	if m.Family != "" {
+		c.refuse("model.family", "", "model.family stands beside model.python, whose modules are of no family; remove one of them")
+	}
+	if m.Config != nil {
+		c.refuse("model.config", "model.args", "model.config stands beside model.python, whose function is given model.args; remove one of them")
+	}
+	switch images := c.ModuleTask() == "images"; {
+	case images && len(m.Image) == 0:
+		c.refuse("model.image", "[1, 28, 28]", `missing key "model.image": channels, rows and columns of the images that model.python learns from`)
+	case !images && len(m.Image) > 0:
+		c.refuse("model.image", "", "model.image is of the task images, and the task is %s; remove it", c.ModuleTask())
+	case images && m.Vocabulary > 0:
+		c.refuse("model.vocabulary", "", "model.vocabulary is of texts, and the task is images; remove it")
+	case !images && c.Data.Sequence == 0:
+		c.refuse("data.sequence", "64", `missing key "data.sequence": how many positions a sample of model.python has`)
+	}
+}
+
+// Program is the file that model.python names, and the function.
+func (m *Model) Program() (path, function string) {
+	at := strings.LastIndexByte(m.Python, ':')
+	if at < 0 {
+		return m.Python, ""
+	}
+	return m.Python[:at], m.Python[at+1:]
+}
+
+// ModuleTask is what the modules of model.python learn.
+func (j *Job) ModuleTask() string {
+	switch {
+	case j.Model.Task != "":
+		return j.Model.Task
+	case j.Data.Format == "idx" || j.Data.Format == "images":
+		return "images"
+	}
+	return "language"
+}
