@@ -287,6 +287,11 @@ bench-averaging-speed: ## speed of every averaging method over slow links beside
 	@$(GO) build -o $(BIN)/bench-averaging-speed ./bench/averaging/speed
 	@$(BIN)/bench-averaging-speed -avgpiped $(BIN)/avgpiped $(SPEED)
 
+.PHONY: bench-foreign
+bench-foreign: ## what modules in Python cost beside a plain PyTorch program, JSON lines, 2 minutes
+	@$(MAKE) --no-print-directory test-deps >&2
+	@$(GO) run $(TAGS) ./bench/foreign
+
 .PHONY: bench-headline
 bench-headline: ## time to a held-out loss of every method on emulated devices that compute, over avgpipe's; hours, after examples-data
 	@$(run_bench)
