@@ -69,7 +69,7 @@ func (o *ModulesForward) Seed(module int) uint64 {
 
 // UserLoss is a loss that a user's program computes (package foreign): one number of all logits of a micro-batch.
 type UserLoss struct {
-	Losses  Mem // F32, each that number
+	Losses  Mem // F32, that number of each target that counts, else 0
 	DLogits Mem // Weight times its gradient; absent: not wanted
 	Logits  Mem // F32
 	Targets Mem // I32

@@ -393,7 +393,7 @@ class Torch:
             found = f"{loss.dtype} of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             self.refuse(f"the loss function gave {found}; expected a tensor of torch.float32 with one number, of shape ()", function)
         losses = request["losses"]
-        self.view(losses["at"], losses["shape"], "f32").fill_(loss.detach())
+        self.view(losses["at"], losses["shape"], "f32").copy_((targets.flatten() >= 0) * loss.detach())  # those that do not count have none
         if wanted:
             loss.backward(torch.tensor(request["weight"]))
             self.write_gradient(leaf, request["dlogits"])

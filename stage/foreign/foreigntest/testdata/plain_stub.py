@@ -155,7 +155,7 @@ class Stub:
         flat = self.read(q["logits"]["at"], count)
         targets = struct.unpack_from(f"<{count // width}i", self.memory, q["targets"]["at"])
         loss, gradient = self.function([flat[i : i + width] for i in range(0, count, width)], targets)
-        self.write(q["losses"]["at"], [loss] * math.prod(q["losses"]["shape"]))
+        self.write(q["losses"]["at"], [loss if target >= 0 else 0.0 for target in targets])
         if q["dlogits"] is not None:
             self.write(q["dlogits"]["at"], [q["weight"] * g for row in gradient for g in row])
 
