@@ -222,6 +222,10 @@ func (a *admission) checkFrom(base string) {
 		a.at.Refuse("model.from", "", "model.from: %v", err)
 		return
 	}
+	if m.Family == model.Python {
+		a.at.Refuse("model.from", "", "model.from: %s holds the weights of modules in Python; name the program that builds them with model.python beside it", from)
+		return
+	}
 	if family := a.job.Model.Family; family != "" && family != m.Family {
 		a.at.Refuse("model.family", m.Family, "model.family is %s, but %s holds a %s", family, from, m.Family)
 		return

@@ -34,6 +34,9 @@ def images():
 def pooled():
     return nn.Sequential(nn.Embedding(256, 8), nn.Flatten(), nn.Linear(128, 4))
 
+def few():
+    return nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 100))
+
 def fails():
     raise ValueError("not today")
 
@@ -90,7 +93,8 @@ func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
 		"python: train.py":                                "it wants a file of Python and, behind a colon, a function in it",
 		"python: trains.py:build":                         "nearest: ",
 		"python: train.py:alone":                          "build returned one Linear, which cannot be cut; expected an nn.Sequential or a list of modules",
-		"python: train.py:fails":                          "train.py:21: ValueError: not today",
+		"python: train.py:few":                            "gives logits of 100 classes; expected at least the 256 tokens of model.vocabulary",
+		"python: train.py:fails":                          "train.py:24: ValueError: not today",
 		"python: train.py:text":                           "output 1 of module 1 (Two) is of str; expected a tensor",
 		"python: train.py:build, args: {widht: 8}":        "unexpected keyword argument 'widht'",
 		"python: train.py:build, vocabulary: 512":         "IndexError",

@@ -35,10 +35,10 @@ func lateLayers(j *job.Job) {
 	j.Devices.Kind, j.Devices.Emulated.Forward, j.Devices.Emulated.Count = job.KindEmulated, []time.Duration{100 * time.Millisecond}, 1
 }
 
-// measured waits until the link of a rig's nodes is known to carry so many bytes a second.
+// measured waits until the link of a rig's nodes is known to carry so many bytes a second. One whose first measurement failed is tried again after a minute.
 func (r *rig) measured(bytes float64) {
 	r.t.Helper()
-	for range 60 {
+	for range 120 {
 		for _, l := range r.Published().Links {
 			if math.Abs(l.BitsPerSecond/(8*bytes)-1) < 1e-6 {
 				return

@@ -54,6 +54,9 @@ func Open(r api.InferRequest) (s *Session, err error) {
 	if s.model, s.weights, err = export.Open(nil, s.dir); err != nil {
 		return s, err
 	}
+	if s.model.Family == model.Python {
+		return s, fmt.Errorf("%s is of modules in Python, which only jobs compute; load its %s into your own program, as docs/python-models.md shows", s.name, export.WeightsFile)
+	}
 	if err := s.openCard(); err != nil {
 		return s, fmt.Errorf("%s: %w", s.name, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // ProgramError is an error of the user's program, or a refusal of what it gave.
@@ -23,7 +24,7 @@ func (e *ProgramError) Error() string {
 	if e.Type != "" {
 		words = append(words, e.Type)
 	}
-	return strings.Join(append(words, e.Message), ": ")
+	return printable(strings.Join(append(words, e.Message), ": "))
 }
 
 // ProtocolError says that the interpreter's answer is none of the protocol. It was ended.
@@ -37,6 +38,22 @@ func (e *ProtocolError) Error() string {
 }
 
 func (e *ProtocolError) Unwrap() error { return e.Err }
+
+// printable is text without what would change the terminal that shows it.
+func printable(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '\n' || r == '\t':
+			out.WriteByte(' ')
+		case unicode.IsPrint(r):
+			out.WriteRune(r)
+		default:
+			fmt.Fprintf(&out, "\\u%04x", r)
+		}
+	}
+	return out.String()
+}
 
 // EndedError says that the interpreter ended when it was not to.
 type EndedError struct {

@@ -140,6 +140,9 @@ func (c *ModulesConfig) loss(last *Module) (layer.Loss, error) {
 	if len(y.Shape) != want || !perSample && y.Shape[0] != c.Sequence || !y.Differentiable {
 		return layer.Loss{}, fmt.Errorf("module %s, the last, gives a tensor of shape %v for each sample; expected logits of shape %s, which depend on its parameters", last.Name, y.Shape, expected)
 	}
+	if classes := y.Shape[want-1]; !perSample && classes < c.Vocabulary {
+		return layer.Loss{}, fmt.Errorf("module %s, the last, gives logits of %d classes; expected at least the %d tokens of model.vocabulary, which are its targets", last.Name, classes, c.Vocabulary)
+	}
 	return layer.Loss{Classes: y.Shape[want-1], PerSample: perSample, User: c.UserLoss}, nil
 }
 
