@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,9 @@ import (
 	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
+
+// core is the one that either side computes on, as a device of a job does.
+const core = 0
 
 // options are the program's flags.
 type options struct {
@@ -111,7 +115,7 @@ type peer struct {
 }
 
 func (o options) startPeer(ctx context.Context, s shape) (*peer, error) {
-	p := &peer{cmd: exec.CommandContext(ctx, o.interpreter, filepath.Join(o.directory, "peer.py"))}
+	p := &peer{cmd: exec.CommandContext(ctx, "taskset", "-c", strconv.Itoa(core), o.interpreter, filepath.Join(o.directory, "peer.py"))}
 	p.cmd.Env = append(p.cmd.Environ(), "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -151,15 +155,20 @@ type staged struct {
 }
 
 func (o options) openStage(ctx context.Context, s shape) (*staged, error) {
-	p, err := foreign.Start(ctx, foreign.Config{Interpreter: o.interpreter})
+	p, err := foreign.Start(ctx, foreign.Config{Interpreter: o.interpreter, Cores: []int{core}})
 	if err != nil {
 		return nil, err
 	}
-	on, _, err := pick.Open("cpu", pick.Config{Threads: 1})
+	on, _, err := pick.Open("cpu", pick.Config{Threads: 1, Cores: []int{core}})
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	st := &staged{device: foreign.Over(p, on)}
+	d := foreign.Over(p, on)
+	st := &staged{device: d}
+	runtime.LockOSThread() // this goroutine is the executor, for good
+	if err := d.Attach(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	if st.Computed, err = o.build(p, st.device, s); err != nil {
 		return nil, errors.Join(err, st.device.Close())
 	}
