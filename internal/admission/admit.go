@@ -15,7 +15,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/data"
-	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/footprint"
@@ -31,6 +30,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
+	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -170,7 +170,7 @@ func (a *admission) missing(kind string) error {
 		if kind == job.KindGPU {
 			return errors.Join(errors.New("a GPU does not compute modules in Python; their interpreter computes on cores"), dev.Close())
 		}
-		dev = dryrun.Asked(dev)
+		dev = foreign.Asked(dev)
 	}
 	size, o := footprint.Size(a.model, a.job, 1), a.job.Optimizer
 	err = stage.Config{

@@ -9,7 +9,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/agent"
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/export"
@@ -77,8 +76,8 @@ func lookForProgram(opener *access.Opener, s *spec.Spec) string {
 	if path == "" {
 		return ""
 	}
-	text, err := opener.ReadFile(path, maxProgramBytes)
-	if err == nil && checkpoint.ObjectDigest(text) != s.Program {
+	found, err := dryrun.Digest(opener, &s.Job)
+	if err == nil && found != s.Program {
 		return fmt.Sprintf("model.python: %s is not what it was when the job was submitted", path)
 	}
 	if err == nil {

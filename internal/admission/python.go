@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/export"
@@ -16,18 +15,14 @@ import (
 // dryRunLimit bounds each of the steps of a dry run: less than an inspect process has, so that the user learns which.
 const dryRunLimit = inspectLimit * 2 / 5
 
-// maxProgramBytes bounds the file of a user's modules.
-const maxProgramBytes = 16 << 20
-
 // checkPython builds the user's modules in his interpreter, and tries them.
 func (a *admission) checkPython(ctx context.Context) {
 	path, _ := a.job.Model.Program()
-	text, err := a.access.ReadFile(path, maxProgramBytes)
-	if err != nil {
+	var err error
+	if a.program, err = dryrun.Digest(a.access, a.job); err != nil {
 		a.at.Refuse("model.python", data.Nearest(a.access, path), "model.python: %v", err)
 		return
 	}
-	a.program = checkpoint.ObjectDigest(text)
 	if err := unbound(); err != nil {
 		a.at.Refuse("model.python", "", "model.python: %v", err)
 		return

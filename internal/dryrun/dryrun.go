@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/avgpipe/avgpipe/internal/access"
+	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/job"
-	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
@@ -23,6 +24,22 @@ const mostSamples = 4
 func Program(j *job.Job) foreign.Program {
 	path, function := j.Model.Program()
 	return foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss}
+}
+
+// maxProgramBytes bounds the file of a user's modules.
+const maxProgramBytes = 16 << 20
+
+// Digest is that of the file of a job's program; "" where it has none.
+func Digest(opener *access.Opener, j *job.Job) (string, error) {
+	path, _ := j.Model.Program()
+	if path == "" {
+		return "", nil
+	}
+	text, err := opener.ReadFile(path, maxProgramBytes)
+	if err != nil {
+		return "", err
+	}
+	return checkpoint.ObjectDigest(text), nil
 }
 
 // Config is how the interpreter of a job is started for a user: where his program lies, with an environment of his own, since that of this process is not
@@ -89,6 +106,3 @@ func of(j *job.Job) *model.ModulesConfig {
 	}
 	return c
 }
-
-// Asked is a device that is asked what it has, as one that also computes modules.
-func Asked(on device.Device) device.Device { return foreign.Asked(on) }

@@ -101,10 +101,10 @@ var mayImport = map[string][]string{
 	},
 	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {
-		"internal/access", "internal/agent", "internal/api", "internal/checkpoint", "internal/data", "internal/dryrun", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/pinned", "internal/process", "internal/spec", "internal/strictyaml", "internal/words",
+		"internal/access", "internal/agent", "internal/api", "internal/data", "internal/dryrun", "internal/export", "internal/feed", "internal/footprint", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/outputdir", "internal/pinned", "internal/process", "internal/spec", "internal/strictyaml", "internal/words",
 		"job", "schedule", "stage", "stage/device", "stage/device/pick", "stage/foreign", "stage/model",
 	},
-	"internal/dryrun": {"job", "stage/device", "stage/foreign", "stage/model"},
+	"internal/dryrun": {"internal/access", "internal/checkpoint", "job", "stage/foreign", "stage/model"},
 	"internal/agent": {
 		"internal/access", "internal/api", "internal/checkpoint", "internal/cluster", "internal/gpu", "internal/history", "internal/logging", "internal/obstacle", "internal/ages", "internal/process",
 		"internal/shard", "internal/spec", "internal/worker/control",

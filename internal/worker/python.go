@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/spec"
@@ -19,20 +18,13 @@ import (
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
-// maxProgramBytes bounds the file of a user's modules.
-const maxProgramBytes = 16 << 20
-
 // checkProgram refuses a user's program that has changed since the job was submitted.
 func (o *opened) checkProgram(s *spec.Spec) error {
-	path, _ := s.Job.Model.Program()
-	if path == "" {
-		return nil
-	}
-	text, err := o.access.ReadFile(path, maxProgramBytes)
+	found, err := dryrun.Digest(o.access, &s.Job)
 	if err != nil {
 		return &permanentError{fmt.Errorf("model.python: %w", err)}
 	}
-	if found := checkpoint.ObjectDigest(text); found != s.Program {
+	if path, _ := s.Job.Model.Program(); found != s.Program {
 		return &permanentError{fmt.Errorf("model.python: %w", export.Changed(path, found, s.Program))}
 	}
 	return nil
