@@ -60,11 +60,14 @@ func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Co
 	if err != nil {
 		return nil, err
 	}
+	if h.assignment.Restore != nil { // the round holds the values; and another stage may be opening the weights, to make a lost file again
+		return c, nil
+	}
 	initial := s.on.initial
 	if h.weights != nil {
 		initial = h.weights.Lookup
 	}
-	if h.assignment.Restore == nil && initial != nil { // else a stage may be opening them to make a lost file again
+	if initial != nil {
 		if err := c.Load(initial); err != nil {
 			return nil, errors.Join(&permanentError{err}, c.Close())
 		}
