@@ -71,7 +71,7 @@ func Resolver(op Op, fresh bool) func(Args) {
 		return o.Dropout.resolver(&o.Dropout)
 	case *ModulesForward:
 		return func(a Args) { o.By = ModuleArgs{a.Key, a.First, a.Begins} }
-	case *UserLoss:
+	case *ModulesBackward:
 		return func(a Args) { o.Weight = a.Weight }
 	case *CacheAppend:
 		return func(a Args) { o.Past = a.Past }

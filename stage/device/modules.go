@@ -4,13 +4,17 @@ import "slices"
 
 // ModulesForward runs consecutive modules of a user's framework, which another process computes (package foreign).
 type ModulesForward struct {
-	Out []Mem // what the last module gives
+	Out []Mem // what the last module gives; absent: not wanted
+	// Losses is F32, with a Loss: each is set to what the user's function gives of the outputs and Targets, which is one number; see Ignores.
+	Losses Mem
 	// Sums are of each of Params where what the forward makes of a running statistic goes; absent of parameters, and where none is wanted.
 	Sums []Mem
 	// Keep is I32, and nobody writes to it: its place names what the other process keeps for the backward, its length is the memory that this takes
 	// there. Absent: no backward follows.
 	Keep Mem
 	In   []Mem
+	// Targets are what the user's function is given beside the outputs.
+	Targets []Mem
 	// Params are the parameters and the running statistics of each module, in the order in which the process listed them.
 	Params []Mem
 	Grads  []Mem // of Params, that the backward will add to; absent of what is not trained. The forward does not touch them
@@ -25,9 +29,10 @@ type ModulesBackward struct {
 	DIn    []Mem // absent where no gradient is wanted
 	Grads  []Mem // of Params; absent of those that are not trained, and of running statistics
 	Keep   Mem
-	DOut   []Mem // absent where none flows
+	DOut   []Mem // absent where none flows; with a Loss all are
 	Params []Mem
 	Modules
+	Weight float32 // Args.Weight, which gradients of a Loss are multiplied by
 }
 
 // Modules are consecutive modules of the process, and what they take and give for a micro-batch.
@@ -36,6 +41,9 @@ type Modules struct {
 	Streams []uint64 // of each module, of its random numbers: see StreamOf
 	Inputs  []ModuleTensor
 	Outputs []ModuleTensor
+	Targets []ModuleTensor // with a Loss
+	Loss    bool           // behind the last module is the loss of the user's program
+	Ignores bool           // with a Loss: a loss is of an element of the one target, and those that are -1 have none
 	Work    float64 // what a run takes, in floating-point operations
 }
 
@@ -67,35 +75,14 @@ func (o *ModulesForward) Seed(module int) uint64 {
 	return Mix(Mix(o.By.Key^o.Streams[module-o.First]) + uint64(o.By.First)) //nolint:gosec // not negative
 }
 
-// UserLoss is a loss that a user's program computes (package foreign): one number of all logits of a micro-batch.
-type UserLoss struct {
-	Losses  Mem // F32, that number of each target that counts, else 0
-	DLogits Mem // Weight times its gradient; absent: not wanted
-	Logits  Mem // F32
-	Targets Mem // I32
-	// Shape is that of the logits. All but its last dimension is that of the targets.
-	Shape  []int
-	Weight float32 // Args.Weight
-}
-
-func (o *UserLoss) flops() float64 { return 0 }
-
-func (o *UserLoss) check(c checks) {
-	n := ModuleTensor{Shape: o.Shape}.Len()
-	c.need(F32, n, &o.Logits)
-	c.optional(F32, n, &o.DLogits)
-	targets := n / o.Shape[len(o.Shape)-1]
-	c.need(I32, targets, &o.Targets)
-	c.need(F32, targets, &o.Losses)
-}
-
 func (o *ModulesForward) flops() float64  { return o.Work }
 func (o *ModulesBackward) flops() float64 { return o.Work }
 
 func (o *ModulesForward) operands(visit func(*Mem)) {
 	visitAll(visit, o.Out, o.Sums)
+	visit(&o.Losses)
 	visit(&o.Keep)
-	visitAll(visit, o.In, o.Params, o.Grads)
+	visitAll(visit, o.In, o.Targets, o.Params, o.Grads)
 }
 
 func (o *ModulesBackward) operands(visit func(*Mem)) {
@@ -112,12 +99,13 @@ func visitAll(visit func(*Mem), lists ...[]Mem) {
 	}
 }
 
-func (o *ModulesForward) results() int  { return len(o.Out) + len(o.Sums) + 1 }
+func (o *ModulesForward) results() int  { return len(o.Out) + len(o.Sums) + 2 }
 func (o *ModulesBackward) results() int { return len(o.DIn) + len(o.Grads) }
 
 func (o *ModulesForward) clone() Op {
 	c := *o
-	c.Out, c.Sums, c.In, c.Params, c.Grads = slices.Clone(o.Out), slices.Clone(o.Sums), slices.Clone(o.In), slices.Clone(o.Params), slices.Clone(o.Grads)
+	c.Out, c.Sums, c.In, c.Targets = slices.Clone(o.Out), slices.Clone(o.Sums), slices.Clone(o.In), slices.Clone(o.Targets)
+	c.Params, c.Grads = slices.Clone(o.Params), slices.Clone(o.Grads)
 	return &c
 }
 
@@ -134,8 +122,15 @@ func (o *ModulesForward) check(c checks) {
 	if len(o.Sums) != len(o.Params) || len(o.Grads) != len(o.Params) {
 		c.fail("%d sums and %d gradients of %d parameters", len(o.Sums), len(o.Grads), len(o.Params))
 	}
+	if o.Loss == o.Losses.Absent() || !o.Loss && len(o.Targets) > 0 {
+		c.fail("a loss: %t, with %d losses and %d targets", o.Loss, o.Losses.Len(), len(o.Targets))
+	}
+	if o.Loss {
+		c.atLeast(F32, 1, &o.Losses)
+		o.fit(c, "targets", o.Targets, o.Modules.Targets, false)
+	}
 	o.fit(c, "inputs", o.In, o.Inputs, false)
-	o.fit(c, "outputs", o.Out, o.Outputs, false)
+	o.fit(c, "outputs", o.Out, o.Outputs, true)
 }
 
 func (o *ModulesBackward) check(c checks) {

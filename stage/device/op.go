@@ -60,7 +60,7 @@ func Results(op Op) int {
 		return o.results()
 	case *ModulesBackward:
 		return o.results()
-	case *SwiGLUBackward, *NormBackwardWeight, *EmbedBackward, *Attention, *CrossEntropy, *GroupMoments, *LSTMBackward, *WeightNormBackward, *UserLoss:
+	case *SwiGLUBackward, *NormBackwardWeight, *EmbedBackward, *Attention, *CrossEntropy, *GroupMoments, *LSTMBackward, *WeightNormBackward:
 		return 2
 	case *Norm, *AttentionBackward, *GroupNormBackward:
 		return 3
@@ -99,8 +99,6 @@ func InPlace(op Op, visit func(result, operand *Mem)) {
 	case *Rotate:
 		visit(&o.Y, &o.X)
 	case *CrossEntropy:
-		visit(&o.DLogits, &o.Logits)
-	case *UserLoss:
 		visit(&o.DLogits, &o.Logits)
 	}
 }

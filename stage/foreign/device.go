@@ -111,7 +111,7 @@ func (d *Device) Close() error {
 // Has implements device.Device.
 func (d *Device) Has(op device.Op) bool {
 	switch op.(type) {
-	case *device.ModulesForward, *device.ModulesBackward, *device.UserLoss:
+	case *device.ModulesForward, *device.ModulesBackward:
 		return true
 	}
 	return d.on.Has(op)
@@ -128,10 +128,7 @@ func (d *Device) Do(op device.Op) {
 		device.Check(op)
 		at := d.at(o.Keep)
 		delete(d.kept, at)
-		d.queue = append(d.queue, backwardRequest{Request: "backward", Keep: at, DOutputs: d.places(o.DOut), DInputs: d.places(o.DIn)})
-	case *device.UserLoss:
-		device.Check(op)
-		d.loss(o)
+		d.queue = append(d.queue, backwardRequest{"backward", at, d.places(o.DOut), d.places(o.DIn), o.Weight})
 	default:
 		d.flush()
 		d.on.Do(op)
@@ -165,8 +162,12 @@ func (d *Device) fail(err error) {
 
 func (d *Device) forward(o *device.ModulesForward) {
 	r := forwardRequest{
-		Request: "forward", Set: d.set(o), First: o.First, Inputs: d.tensors(o.In, o.Inputs), Outputs: d.tensors(o.Out, o.Outputs),
-		Train: o.Training, Begins: o.By.Begins || !o.Training, Count: o.Counts,
+		Request: "forward", Set: d.set(o), First: o.First, Inputs: d.tensors(o.In, o.Inputs), Train: o.Training, Begins: o.By.Begins || !o.Training, Count: o.Counts,
+	}
+	if o.Loss {
+		r.Loss = &lossOf{d.tensors(o.Targets, o.Modules.Targets), tensor{At: d.at(o.Losses), Shape: []int{o.Losses.Len()}, Type: o.Losses.Type().String()}, o.Ignores}
+	} else {
+		r.Outputs = d.tensors(o.Out, o.Outputs)
 	}
 	for i := range o.Streams {
 		r.Seeds = append(r.Seeds, o.Seed(o.First+i))
@@ -177,13 +178,6 @@ func (d *Device) forward(o *device.ModulesForward) {
 		d.kept[at] = true
 	}
 	d.queue = append(d.queue, r)
-}
-
-func (d *Device) loss(o *device.UserLoss) {
-	d.queue = append(d.queue, lossRequest{
-		Request: "loss", Logits: tensor{d.at(o.Logits), o.Shape, o.Logits.Type().String(), !o.DLogits.Absent()}, Targets: place{d.at(o.Targets)},
-		Losses: tensor{At: d.at(o.Losses), Shape: []int{o.Losses.Len()}, Type: o.Losses.Type().String()}, DLogits: d.placeOf(o.DLogits), Weight: o.Weight,
-	})
 }
 
 // set is the number of the parameters that lie here, which the process is told when they are new to it.

@@ -220,8 +220,12 @@ func TestALossThatFails(t *testing.T) {
 			const file = "testdata/evaluated.py"
 			d, tensors := evaluated(t, foreign.Program{Path: file, Function: "build", Args: map[string]any{"how": ""}, Loss: c.function}, &lines{})
 			rows := tensors[0].Len() / 2
-			d.Do(&device.UserLoss{
-				Losses: tensors[1].Slice(0, rows), DLogits: tensors[2], Logits: tensors[0], Targets: tensors[1].Slice(rows, rows).As(device.I32, rows), Shape: []int{rows, 2}, Weight: 1,
+			shape := []device.ModuleTensor{{Shape: []int{rows, 2}, Type: device.F32}}
+			d.Do(&device.ModulesForward{
+				Out: make([]device.Mem, 1), Losses: tensors[1].Slice(0, rows), In: tensors[:1], Targets: []device.Mem{tensors[1].Slice(rows, rows).As(device.I32, rows)},
+				Modules: device.Modules{
+					Streams: []uint64{1}, Inputs: shape, Outputs: shape, Targets: []device.ModuleTensor{{Shape: []int{rows}, Type: device.I32}}, Loss: true, Ignores: true,
+				},
 			})
 			err, ok := errors.AsType[*foreign.ProgramError](d.Synchronize())
 			if !ok || !strings.Contains(err.Error(), c.text) || err.Line != lineOf(t, file, c.function) {

@@ -55,7 +55,8 @@ type (
 		First   int      `json:"first"`
 		Seeds   []uint64 `json:"seeds"` // of each module
 		Inputs  []tensor `json:"inputs"`
-		Outputs []tensor `json:"outputs"`
+		Outputs []tensor `json:"outputs,omitempty"`
+		Loss    *lossOf  `json:"loss,omitempty"` // instead of outputs
 		Keep    *int     `json:"keep,omitempty"`
 		Train   bool     `json:"train"`
 		Begins  bool     `json:"begins"`
@@ -71,20 +72,18 @@ type (
 		Keep     int      `json:"keep"`
 		DOutputs []*place `json:"doutputs"`
 		DInputs  []*place `json:"dinputs"`
+		Weight   float32  `json:"weight"` // of a loss
 	}
 	// batchRequest asks for several things, one after the other.
 	batchRequest struct {
 		Request  string `json:"request"`
 		Requests []any  `json:"requests"`
 	}
-	// lossRequest asks for the loss of the user's function, a number that goes to each of losses, and for weight times its gradient.
-	lossRequest struct {
-		Request string  `json:"request"`
-		Logits  tensor  `json:"logits"`
-		Targets place   `json:"targets"` // of the shape of the logits but for the last dimension
-		Losses  tensor  `json:"losses"`
-		DLogits *place  `json:"dlogits"`
-		Weight  float32 `json:"weight"`
+	// lossOf asks for the loss of the user's function, a number that goes to each of losses.
+	lossOf struct {
+		Targets []tensor `json:"targets"`
+		Losses  tensor   `json:"losses"`
+		Ignores bool     `json:"ignores"` // losses are of the elements of the one target, of which those that are -1 have none
 	}
 	tensor struct {
 		At       int    `json:"at"`

@@ -38,7 +38,7 @@ func (p part) cut(m device.Mem) device.Mem {
 func (e *emission) parts() (parts []part) {
 	rows := e.Run.Size.Rows()
 	each := max(partRows, partBytes/device.F32.Bytes()/e.Loss.Classes/Align*Align)
-	if e.Loss.PerSample || e.Loss.User || each >= rows || !byRow(e.Layers[len(e.Layers)-1]) {
+	if e.Loss.PerSample || each >= rows || !byRow(e.Layers[len(e.Layers)-1]) {
 		return nil
 	}
 	for from := 0; from < rows; from += each {
@@ -49,18 +49,47 @@ func (e *emission) parts() (parts []part) {
 
 // head writes the head and the loss, from the inputs of the head; in a training the backward of both too. dx are the gradients of the inputs.
 func (e *emission) head(x []device.Mem) (dx []device.Mem) {
-	n := e.Loss.Targets(e.Run.Size)
-	losses, targets := e.Output(Losses, device.F32, n), e.External(Targets, device.I32, n)
+	if m, ok := e.Layers[len(e.Layers)-1].(*Modules); ok && m.loss != nil {
+		return e.userHead(m, x)
+	}
+	losses, targets := e.lossOperands()
 	parts := e.parts()
 	if parts == nil {
-		dx = e.lossOf(&e.Builder, x, losses, targets)
-	} else {
-		// The weight half would need the gradients of all logits, so the input half makes the gradient of the weights too.
-		e.Unsplit(true)
-		dx = e.headInParts(parts, x[0], losses, targets)
+		return e.lossOf(&e.Builder, x, losses, targets)
 	}
-	e.losses = losses
-	return dx
+	// The weight half would need the gradients of all logits, so the input half makes the gradient of the weights too.
+	e.Unsplit(true)
+	return e.headInParts(parts, x[0], losses, targets)
+}
+
+// lossOperands are the losses and the targets of a micro-batch.
+func (e *emission) lossOperands() (losses, targets device.Mem) {
+	n := e.Loss.Targets(e.Run.Size)
+	e.losses = e.Output(Losses, device.F32, n)
+	return e.losses, e.External(Targets, device.I32, n)
+}
+
+// userHead writes modules that the user's loss follows.
+func (e *emission) userHead(m *Modules, x []device.Mem) (dx []device.Mem) {
+	out, back := m.Emit(&e.Builder, e.tensors[len(e.Layers)-1], x)
+	e.losses = out[0]
+	if back == nil {
+		e.Do(&device.Copy{Y: e.Output(Losses, device.F32, e.losses.Len()), X: e.losses})
+		return nil
+	}
+	return back(nil)
+}
+
+// loss writes the loss of what modules gave in the forward, and its gradient; nil where they have the user's loss.
+func (e *emission) loss(out []device.Mem) (dout []device.Mem) {
+	if e.Loss.User {
+		e.losses = out[0]
+		return nil
+	}
+	losses, targets := e.lossOperands()
+	dlogits := e.Like(out[0])
+	e.Loss.emit(&e.Builder, losses, dlogits, out[0], targets)
+	return []device.Mem{dlogits}
 }
 
 // countLosses adds the losses to those of the batch, behind all else: what runs elsewhere need not be waited for in between.

@@ -16,6 +16,20 @@ type Loss struct {
 	User bool
 }
 
+// Labels are what a micro-batch of size s is compared with.
+func (l Loss) Labels(s Size) []Port {
+	return []Port{{Name: "targets", Type: device.I32, Elements: l.Targets(s)}}
+}
+
+// labelTensors are Labels in their shapes.
+func (l Loss) labelTensors(s Size) []device.ModuleTensor {
+	shape := []int{s.B}
+	if !l.PerSample {
+		shape = append(shape, s.T)
+	}
+	return []device.ModuleTensor{{Shape: shape, Type: device.I32}}
+}
+
 // Targets is the number of int32 targets of a micro-batch of size s.
 func (l Loss) Targets(s Size) int {
 	if l.PerSample {
@@ -36,14 +50,6 @@ func (l Loss) Compute(d device.Device, losses, doutput, output, targets device.M
 
 // emit is Compute in a program, with the run's scale.
 func (l Loss) emit(b *Builder, losses, doutput, output, targets device.Mem) {
-	if l.User && !b.Evaluating {
-		shape := []int{b.B}
-		if !l.PerSample {
-			shape = append(shape, b.T)
-		}
-		b.Do(&device.UserLoss{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Shape: append(shape, l.Classes)})
-		return
-	}
 	o := &device.CrossEntropy{Losses: losses, DLogits: doutput, Logits: output, Targets: targets, Scale: 1, By: device.LossScale}
 	if !b.Evaluating {
 		o.Smoothing = float32(l.Smoothing)

@@ -16,6 +16,7 @@ type Modules struct {
 	in, out         []ModulePort
 	forward, around float64 // floating-point operations that a forward takes of each sample, and a backward
 	kept            int     // bytes that the other process keeps of each sample from the forward to the backward
+	loss            *Loss   // the user's, which follows the last module; nil: what that gives leaves the layer
 }
 
 // ModulePort is a tensor that a module takes or gives: Shape is that of one sample, without the dimension of the samples.
@@ -47,6 +48,13 @@ func NewModules(all []Module) []Layer {
 	return layers
 }
 
+// with is the layer whose output is the losses of the user's loss: one port, which only its own backward reads.
+func (l *Modules) with(loss *Loss) *Modules {
+	m := *l
+	m.loss = loss
+	return &m
+}
+
 // joined is layers with those modules as one that follow each other, which saves what each operation takes of the other process.
 func joined(layers []Layer) (out []Layer) {
 	for _, l := range layers {
@@ -55,7 +63,7 @@ func joined(layers []Layer) (out []Layer) {
 			if before, ok := out[n-1].(*Modules); ok {
 				out[n-1] = &Modules{
 					before.first, slices.Concat(before.names, m.names), slices.Concat(before.params, m.params),
-					before.in, m.out, before.forward + m.forward, before.around + m.around, before.kept + m.kept,
+					before.in, m.out, before.forward + m.forward, before.around + m.around, before.kept + m.kept, m.loss,
 				}
 				continue
 			}
@@ -91,13 +99,21 @@ func (l *Modules) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem
 	for _, name := range l.names {
 		of.Streams = append(of.Streams, device.StreamOf(name))
 	}
-	for _, p := range of.Outputs {
-		out = append(out, b.New(p.Type, p.Len()))
-	}
-	grads := make([]device.Mem, len(l.params))
 	forward := &device.ModulesForward{
-		Out: out, Sums: make([]device.Mem, len(l.params)), In: in, Params: t.Params, Grads: grads, Modules: of, Training: !b.Evaluating,
+		Out: make([]device.Mem, len(l.out)), Sums: make([]device.Mem, len(l.params)), In: in, Params: t.Params, Grads: make([]device.Mem, len(l.params)), Training: !b.Evaluating,
 	}
+	if l.loss == nil {
+		for i, p := range of.Outputs {
+			forward.Out[i] = b.New(p.Type, p.Len())
+		}
+		out = forward.Out
+	} else {
+		of.Loss, of.Ignores, of.Targets = true, true, l.loss.labelTensors(b.Size)
+		forward.Losses = b.New(device.F32, l.loss.Targets(b.Size))
+		forward.Targets = boundary(b.External, Targets, l.loss.Labels(b.Size))
+		out = []device.Mem{forward.Losses}
+	}
+	forward.Modules = of
 	if b.Evaluating {
 		b.Do(forward)
 		return out, nil
@@ -108,26 +124,40 @@ func (l *Modules) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem
 			forward.Sums[i] = t.Grads[i]
 			forward.Counts = !b.Recomputing
 		case !p.Frozen:
-			grads[i] = t.Grads[i]
+			forward.Grads[i] = t.Grads[i]
 		}
 	}
 	if b.Repeated {
 		b.Do(forward)
 		return out, nil
 	}
-	forward.Keep = b.New(device.I32, max(1, l.kept*b.B/device.I32.Bytes())) // as long as what it stands for, which so has its price
+	forward.Keep = b.New(device.I32, max(1, l.keeps(&of)/device.I32.Bytes())) // as long as what it stands for, which so has its price
 	b.Do(forward)
 	of.Work = l.around * float64(b.B)
 	return out, func(dout []device.Mem) []device.Mem {
+		if of.Loss {
+			dout = make([]device.Mem, len(of.Outputs))
+		}
 		din := make([]device.Mem, len(in))
 		for i, p := range of.Inputs {
 			if p.Differentiable {
 				din[i] = b.New(p.Type, p.Len())
 			}
 		}
-		b.Do(&device.ModulesBackward{DIn: din, Grads: grads, Keep: forward.Keep, DOut: dout, Params: t.Params, Modules: of})
+		b.Do(&device.ModulesBackward{DIn: din, Grads: forward.Grads, Keep: forward.Keep, DOut: dout, Params: t.Params, Modules: of})
 		return din
 	}
+}
+
+// keeps is the bytes that the other process keeps of a micro-batch. A loss keeps about as much as the outputs that it is of.
+func (l *Modules) keeps(of *device.Modules) int {
+	bytes := l.kept * of.Inputs[0].Shape[0]
+	if of.Loss {
+		for _, p := range of.Outputs {
+			bytes += p.Len() * p.Type.Bytes()
+		}
+	}
+	return bytes
 }
 
 func tensorsOf(all []ModulePort, s Size) (out []device.ModuleTensor) {

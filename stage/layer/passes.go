@@ -75,13 +75,29 @@ func (r Run) begin(evaluating bool) *emission {
 	return e
 }
 
-// joined is the run with modules as one that follow each other. The head stays by itself, since it runs in the backward.
-func (r Run) joined() Run {
+// modules reports whether the last layer is modules.
+func (r Run) modules() bool {
+	_, ok := r.Layers[len(r.Layers)-1].(*Modules)
+	return ok
+}
+
+// joined is the run with modules as one that follow each other. Any other head stays by itself, since it runs in the backward, as does one of modules where layers
+// are repeated there.
+func (r Run) joined(head bool) Run {
 	body := len(r.Layers)
-	if r.Loss != nil {
+	if r.Loss != nil && !head {
 		body--
 	}
 	r.Layers = append(joined(r.Layers[:body]), r.Layers[body:]...)
+	return r
+}
+
+// withLoss is the run whose last modules compute the user's loss too.
+func (r Run) withLoss() Run {
+	last := len(r.Layers) - 1
+	if m, ok := r.Layers[last].(*Modules); ok {
+		r.Layers = append(slices.Clone(r.Layers[:last]), m.with(r.Loss))
+	}
 	return r
 }
 
@@ -111,7 +127,7 @@ func (r Run) Ports() (in, out []Port) {
 
 // Evaluation is the forward that nothing follows: it writes the output, also where a Loss does.
 func (r Run) Evaluation() program.Passes {
-	r = r.joined()
+	r = r.joined(r.modules())
 	e := r.begin(true)
 	e.leave(e.body(r.Layers))
 	return e.Passes()
@@ -119,7 +135,7 @@ func (r Run) Evaluation() program.Passes {
 
 // Scoring is an Evaluation that writes the losses instead of the output.
 func (r Run) Scoring() program.Passes {
-	r = r.joined()
+	r = r.joined(r.modules())
 	e := r.begin(true)
 	e.head(e.body(r.Layers[:len(r.Layers)-1]))
 	return e.Passes()
@@ -161,17 +177,22 @@ func (e *emission) leave(x []device.Mem) {
 
 // Training is the forward and the backward.
 func (r Run) Training() program.Passes {
+	repeats := r.RepeatAll || r.RepeatLayers
+	early := r.Loss != nil && r.modules() && !repeats // the head runs in the forward, as one with the modules in front
+	if r.Loss != nil && r.Loss.User {
+		r = r.withLoss()
+	}
 	if !r.RepeatLayers {
-		r = r.joined()
+		r = r.joined(early)
 	}
 	e := r.begin(false)
 	x := [][]device.Mem{e.input()}
 	body := r.Layers
-	if r.Loss != nil {
+	if r.Loss != nil && !early {
 		body = body[:len(body)-1]
 	}
 	backs := make([]Backward, len(body))
-	e.Repeated = r.RepeatAll || r.RepeatLayers
+	e.Repeated = repeats
 	emit := func(i int) {
 		x[i+1], backs[i] = body[i].Emit(&e.Builder, e.tensors[i], x[i])
 	}
@@ -190,15 +211,7 @@ func (r Run) Training() program.Passes {
 			emit(i)
 		}
 	}
-	var d []device.Mem
-	if r.Loss != nil {
-		e.Recomputing = false
-		d = e.head(x[len(body)])
-		e.Recomputing = true
-	} else {
-		_, out := r.Ports()
-		d = e.widen(boundary(e.Passing, DOutput, out), r.Out)
-	}
+	d := e.gradient(x[len(body)], early)
 	for i, l := range slices.Backward(body) {
 		if r.RepeatLayers {
 			emit(i)
@@ -211,6 +224,21 @@ func (r Run) Training() program.Passes {
 		e.countLosses()
 	}
 	return e.Passes()
+}
+
+// gradient is that of what the layers gave that the forward runs: of the loss, through a head that the backward runs; or of the output.
+func (e *emission) gradient(out []device.Mem, early bool) (d []device.Mem) {
+	switch {
+	case early:
+		return e.loss(out)
+	case e.Loss != nil:
+		e.Recomputing = false
+		d = e.head(out)
+		e.Recomputing = true
+		return d
+	}
+	_, ports := e.Ports()
+	return e.widen(boundary(e.Passing, DOutput, ports), e.Out)
 }
 
 // enter brings the gradient of the input ports to where it is bound.
@@ -230,8 +258,11 @@ func (e *emission) enter(d []device.Mem) {
 	}
 }
 
-// gradients are those of output ports, with zeros for what nobody gave, and absent where none flows.
+// gradients are those of output ports, with zeros for what nobody gave, and absent where none flows; nil where a layer has its own loss.
 func (e *emission) gradients(d []device.Mem, of []Port) []device.Mem {
+	if d == nil {
+		return nil
+	}
 	out := make([]device.Mem, len(of))
 	for i, p := range of {
 		if !p.Differentiable() {

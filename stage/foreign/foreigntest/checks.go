@@ -233,26 +233,44 @@ func checkStatistics(_ *testing.T, b *bench) {
 
 func checkLoss(t *testing.T, b *bench) {
 	t.Helper()
-	const weight = 0.25
-	logits, targets := b.numbers(3*samples), []int32{2, 0, 1, 2}
-	gradient := make([]float32, len(logits))
+	const share = 0.25
+	s, x, targets := b.set(3, 4), b.tensor(b.numbers(3*samples)...), []int32{2, 0, 1, 2}
+	logits := b.values(b.forward(s, x, pass{begins: true}))
+	dy := make([]float32, len(logits))
 	var loss float32
 	for i, target := range targets {
-		gradient[3*i+int(target)] = -weight / samples
+		dy[3*i+int(target)] = -share / samples
 		loss -= logits[3*i+int(target)] / samples
 	}
+	keep := b.keep()
+	b.forward(s, x, pass{begins: true, keep: keep})
+	expected := b.values(b.backward(s, keep, b.tensor(dy...)))
+	gradient := b.values(s.grads[0])
+
 	at, err := b.device.Alloc(device.I32, samples)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.device.Upload(at, device.IntBytes(targets))
-	for _, wanted := range []device.Mem{{}, b.tensor(slices.Repeat([]float32{7}, 3*samples)...)} {
-		losses := b.tensor(make([]float32, samples)...)
-		b.device.Do(&device.UserLoss{Losses: losses, DLogits: wanted, Logits: b.tensor(logits...), Targets: at, Shape: []int{samples, 3}, Weight: weight})
-		b.near("the loss", b.values(losses), slices.Repeat([]float32{loss}, samples))
-		if !wanted.Absent() {
-			b.near("the gradient of the logits", b.values(wanted), gradient)
+	of := b.modules(s)
+	of.Loss, of.Ignores, of.Targets = true, true, []device.ModuleTensor{{Shape: []int{samples}, Type: device.I32}}
+	for _, evaluates := range []bool{true, false} {
+		losses, s := b.tensor(slices.Repeat([]float32{7}, samples)...), b.set(3, 4)
+		f := &device.ModulesForward{
+			Out: make([]device.Mem, 1), Losses: losses, Sums: s.sums, Keep: keep, In: []device.Mem{x}, Targets: []device.Mem{at}, Params: s.params, Grads: s.grads, Modules: of, Training: true,
 		}
+		if evaluates {
+			f.Keep, f.Training = device.Mem{}, false
+		}
+		b.device.Do(f)
+		b.near("the loss", b.values(losses), slices.Repeat([]float32{loss}, samples))
+		if evaluates {
+			continue
+		}
+		dx := b.tensor(slices.Repeat([]float32{7}, 3*samples)...)
+		b.device.Do(&device.ModulesBackward{DIn: []device.Mem{dx}, Grads: s.grads, Keep: keep, DOut: make([]device.Mem, 1), Params: s.params, Modules: of, Weight: share})
+		b.near("the gradient of the inputs of the loss", b.values(dx), expected)
+		b.near("the gradient of the loss", b.values(s.grads[0]), gradient)
 	}
 }
 

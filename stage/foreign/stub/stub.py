@@ -85,6 +85,7 @@ class Torch:
         self.torch, self.arena, self.program = torch, arena, program
         self.name = f"torch {torch.__version__}"
         torch.set_num_threads(threads)
+        self.function = None  # the user's loss
         self.types = {"f32": torch.float32, "i32": torch.int32}
         self.names = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32"}
         self.units = []  # (name, module), in the order in which they run
@@ -289,7 +290,10 @@ class Torch:
         leaves = [self.view(t["at"], t["shape"], t["type"]) for t in request["inputs"]]
         with self.torch.set_grad_enabled(keep is not None):
             outputs = self.run(request, bound, self.arguments(leaves, request, keep is not None))
-            self.store(outputs, request)
+            if request.get("loss") is not None:
+                outputs = [self.loss(outputs, request["loss"])]
+            else:
+                self.store(outputs, request)
         if keep is not None:
             self.kept[keep] = (request["set"], leaves, outputs, request)
 
@@ -365,7 +369,10 @@ class Torch:
         bound = self.use(name)
         for number in range(forward["first"], forward["first"] + len(forward["seeds"])):
             self.train(number, forward["train"])  # a checkpoint within it runs forward again
-        given = [(y, self.view(t["at"], list(y.shape), "f32")) for y, t in zip(outputs, request["doutputs"]) if t is not None and y.requires_grad]
+        if forward.get("loss") is not None:
+            given = [(outputs[0], self.torch.tensor(request["weight"]))] if outputs[0].requires_grad else []
+        else:
+            given = [(y, self.view(t["at"], list(y.shape), "f32")) for y, t in zip(outputs, request["doutputs"]) if t is not None and y.requires_grad]
         self.differentiate(bound, leaves, given, request["dinputs"])
 
     def differentiate(self, bound, leaves, given, places):
@@ -381,22 +388,23 @@ class Torch:
     def drop(self, keep):
         self.kept.pop(keep, None)
 
-    def loss(self, request, function):
-        """The user's loss of logits: writes it to each of the losses, and weight times its gradient."""
-        torch, t = self.torch, request["logits"]
-        leaf = self.view(t["at"], t["shape"], t["type"])
-        targets = self.view(request["targets"]["at"], t["shape"][:-1], "i32").long()
-        wanted = request["dlogits"] is not None
-        with torch.set_grad_enabled(wanted):
-            loss = function(leaf.requires_grad_().clone() if wanted else leaf.clone(), targets)
+    def loss(self, outputs, wanted):
+        """The user's loss of what the last module gave, and of targets. It is written to each of the losses."""
+        torch, function = self.torch, self.function
+        if function is None:
+            raise Refused("a forward with a loss after a build that named no function for it; expected one with a name")
+        targets = [self.view(t["at"], t["shape"], t["type"]) for t in wanted["targets"]]
+        given = [x.long() if x.dtype == torch.int32 else x.clone() for x in targets]
+        loss = function(*(x[0] if len(x) == 1 else tuple(x) for x in (outputs, given)))
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0 or loss.dtype != torch.float32:
             found = f"{loss.dtype} of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             self.refuse(f"the loss function gave {found}; expected a tensor of torch.float32 with one number, of shape ()", function)
-        losses = request["losses"]
-        self.view(losses["at"], losses["shape"], "f32").copy_((targets.flatten() >= 0) * loss.detach())  # those that do not count have none
-        if wanted:
-            loss.backward(torch.tensor(request["weight"]))
-            self.write_gradient(leaf, request["dlogits"])
+        losses = self.view(wanted["losses"]["at"], wanted["losses"]["shape"], "f32")
+        if wanted["ignores"]:
+            losses.copy_((targets[0].flatten() != -1) * loss.detach())
+        else:
+            losses.fill_(loss.detach())
+        return loss
 
     def write_gradient(self, leaf, place):
         out = self.view(place["at"], list(leaf.shape), "f32")
@@ -523,7 +531,7 @@ class Stub:
     """Answers the requests of a worker."""
 
     def __init__(self, arena):
-        self.arena, self.framework, self.threads, self.program, self.function = arena, None, 1, None, None
+        self.arena, self.framework, self.threads, self.program = arena, None, 1, None
 
     def hello(self, request):
         if request["version"] != VERSION:
@@ -539,10 +547,10 @@ class Stub:
         if not callable(build):
             raise Refused(f"{path} has no function {function}; expected one, which returns the modules")
         self.program.build = build
-        self.function = None
+        loss = None
         if request["loss"]:
-            self.function = getattr(module, request["loss"], None)
-            if not callable(self.function):
+            loss = getattr(module, request["loss"], None)
+            if not callable(loss):
                 raise Refused(f"{path} has no function {request['loss']}; expected one, which gives the loss of logits and targets", self.program.at())
         for framework in FRAMEWORKS:
             framework.begin(request["seed"])
@@ -550,6 +558,7 @@ class Stub:
         for framework in FRAMEWORKS:
             if framework.made(built):
                 made = framework(self.arena, self.threads, self.program)
+                made.function = loss
                 modules = made.build(built)
                 self.framework = made
                 return {"framework": made.name, "modules": modules}
@@ -591,11 +600,6 @@ class Stub:
     def backward(self, request):
         self.framework.backward(request)
 
-    def loss(self, request):
-        if self.function is None:
-            raise Refused("request 'loss' after a build that named no loss function; expected one with a name")
-        self.framework.loss(request, self.function)
-
     def drop(self, request):
         self.framework.drop(request["keep"])
 
@@ -605,7 +609,7 @@ class Stub:
                 raise Refused(f"request {one['request']!r} in a batch; expected one of {', '.join(self.PASSES)}")
             getattr(self, one["request"])(one)
 
-    PASSES = ("bind", "forward", "backward", "loss", "drop")
+    PASSES = ("bind", "forward", "backward", "drop")
     REQUESTS = ("hello", "build", "probe", "write", "batch") + PASSES
 
     def answer(self, request):

@@ -112,7 +112,7 @@ class Stub:
         self.sets[q["set"]] = bound
 
     def forward(self, q):
-        (given,), (wanted,) = q["inputs"], q["outputs"]
+        (given,), wanted = q["inputs"], q.get("outputs")
         count, width = math.prod(given["shape"]), given["shape"][-1]
         flat = self.read(given["at"], count)
         x = [flat[i : i + width] for i in range(0, count, width)]
@@ -124,24 +124,31 @@ class Stub:
             x, backward = m.forward(x, values, random.Random(seed), q["train"])
             backwards.append((backward, bound))
             totals += [(second, values[own]) for own, _, statistic, _, second in bound if statistic]
-        if [len(x), len(x[0])] != wanted["shape"]:
-            raise TypeError(f"output of shape {[len(x), len(x[0])]}; expected {wanted['shape']}")
+        shape, gradient = [len(x), len(x[0])], None
+        if wanted and shape != wanted[0]["shape"]:
+            raise TypeError(f"output of shape {shape}; expected {wanted[0]['shape']}")
         if q["count"]:
             for at, value in totals:
                 self.write(at, value)
-        self.write(wanted["at"], [v for row in x for v in row])
+        if wanted:
+            self.write(wanted[0]["at"], [v for row in x for v in row])
+        else:
+            gradient = self.loss(x, q["loss"])
         if "keep" in q:
-            self.kept[q["keep"]] = (backwards, wanted["shape"], given["shape"])
+            self.kept[q["keep"]] = (backwards, shape, given["shape"], gradient)
 
     def backward(self, q):
-        backwards, (rows, width), shape = self.kept.pop(q["keep"])
+        backwards, (rows, width), shape, gradient = self.kept.pop(q["keep"])
         (given,), (wanted,) = q["doutputs"], q["dinputs"]
-        if given is None:
+        if gradient is not None:
+            d = [[q["weight"] * g for g in row] for row in gradient]
+        elif given is not None:
+            flat = self.read(given["at"], rows * width)
+            d = [flat[i : i + width] for i in range(0, len(flat), width)]
+        else:
             if wanted is not None:
                 self.write(wanted["at"], [0.0] * math.prod(shape))
             return
-        flat = self.read(given["at"], rows * width)
-        d = [flat[i : i + width] for i in range(0, len(flat), width)]
         for backward, bound in reversed(backwards):
             d, gradients = backward(d)
             for own, _, statistic, _, gradient in bound:
@@ -150,14 +157,12 @@ class Stub:
         if wanted is not None:
             self.write(wanted["at"], [v for row in d for v in row])
 
-    def loss(self, q):
-        count, width = math.prod(q["logits"]["shape"]), q["logits"]["shape"][-1]
-        flat = self.read(q["logits"]["at"], count)
-        targets = struct.unpack_from(f"<{count // width}i", self.memory, q["targets"]["at"])
-        loss, gradient = self.function([flat[i : i + width] for i in range(0, count, width)], targets)
-        self.write(q["losses"]["at"], [loss if target >= 0 else 0.0 for target in targets])
-        if q["dlogits"] is not None:
-            self.write(q["dlogits"]["at"], [q["weight"] * g for row in gradient for g in row])
+    def loss(self, x, q):
+        (target,) = q["targets"]
+        targets = struct.unpack_from(f"<{len(x)}i", self.memory, target["at"])
+        loss, gradient = self.function(x, targets)
+        self.write(q["losses"]["at"], [loss if target != -1 or not q["ignores"] else 0.0 for target in targets])
+        return gradient
 
     def drop(self, q):
         self.kept.pop(q["keep"], None)
