@@ -44,7 +44,7 @@ type Modules struct {
 	Targets []ModuleTensor // with a Loss
 	Loss    bool           // behind the last module is the loss of the user's program
 	Ignores bool           // with a Loss: a loss is of an element of the one target, and those that are -1 have none
-	Work    float64 // what a run takes, in floating-point operations
+	Work    float64        // what a run takes, in floating-point operations
 }
 
 // ModuleTensor is the shape of a tensor that crosses from or to a module.
