@@ -3,8 +3,10 @@ package worker
 import (
 	"bytes"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,23 +83,26 @@ func TestModulesInPythonTrainTheSameHoweverTheyAreLaidOut(t *testing.T) {
 	}
 }
 
-// TestTiedModulesInPythonStayEqual, on one stage and at the ends of a pipeline, and files have both.
+// TestTiedModulesInPythonStayEqual, on one stage and at the ends of a pipeline, and files have both. PyTorch adds the gradients of both uses for each micro-batch
+// where one graph has them, and the two stages once for a batch: that rounds differently.
 func TestTiedModulesInPythonStayEqual(t *testing.T) {
 	program := modules(t, "tied", nil)
-	var want []byte
+	var want map[string][]float32
 	for stages := 1; stages <= 2; stages++ {
 		a := inPython(t, stages, 2, program, nil)
-		weights := exported(t, a, train(t, a, nil))
-		for _, name := range []string{`"0.weight"`, `"3.weight"`} {
-			if !bytes.Contains(weights, []byte(name)) {
-				t.Errorf("%d stages: the file has no %s", stages, name)
-			}
+		weights := values(t, exported(t, a, train(t, a, nil)))
+		if one, other := weights["0.weight"], weights["3.weight"]; len(one) == 0 || !slices.Equal(one, other) {
+			t.Errorf("%d stages: the tied weights are not equal, or not there", stages)
 		}
 		if want == nil {
 			want = weights
 		}
-		if !bytes.Equal(weights, want) {
-			t.Errorf("%d stages: the weights are others than those of one stage", stages)
+		for name, of := range want {
+			for i, x := range of {
+				if away := math.Abs(float64(weights[name][i] - x)); away > 1e-5 {
+					t.Fatalf("%d stages: element %d of %s is %v away from that of one stage", stages, i, name, away)
+				}
+			}
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestManyKindsOfModulesTrainAsInPlainPyTorch(t *testing.T) {
 		stages   int
 		exact    bool // where gradients are added in the same order: those of parameters that are tied across stages, or with the last module, are added at the step
 	}{
-		{"recurrent", 1, true}, {"recurrent", 3, true}, {"tied", 1, false}, {"tied", 2, false}, {"repeated", 1, true}, {"repeated", 2, false}, {"several", 1, true}, {"several", 4, true}, {"mixed", 1, true}, {"mixed", 4, true},
+		{"recurrent", 1, true}, {"recurrent", 3, true}, {"tied", 1, true}, {"tied", 2, false}, {"repeated", 1, true}, {"repeated", 2, false}, {"several", 1, true}, {"several", 4, true}, {"mixed", 1, true}, {"mixed", 4, true},
 	} {
 		t.Run(fmt.Sprintf("%s in %d stages", c.function, c.stages), func(t *testing.T) {
 			program := foreign.Program{Path: "testdata/models.py", Function: c.function, Args: map[string]any{}, Loss: "loss"}
