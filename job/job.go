@@ -3,6 +3,8 @@ package job
 import (
 	"strings"
 	"time"
+
+	"github.com/avgpipe/avgpipe/internal/strictyaml"
 )
 
 // Version is the only version of the job file that this program reads.
@@ -158,8 +160,8 @@ type Model struct {
 	// Modules of your own, of PyTorch, in the place of a family: a file of Python and, behind a colon, a function in it that returns an `nn.Sequential`
 	// or a list of modules. docs/python-models.md says what they may be. They run in your interpreter, with your rights.
 	Python string `yaml:"python" json:"python,omitempty" rule:"path"`
-	// What the function is given, by name.
-	Args map[string]any `yaml:"args" json:"args,omitempty"`
+	// What the function is given, by name, as Python has it: `1` is an int, `1.0` and `1e3` are floats, nothing is None.
+	Args strictyaml.JSON `yaml:"args" json:"args,omitempty"`
 	// A function of the file of `python` that gives the loss of logits and targets in training, a tensor with one number. Default: the cross-entropy.
 	Loss string `yaml:"loss" json:"loss,omitempty" rule:"optional"`
 	// The interpreter that `python` runs in, which has PyTorch. Default: /usr/bin/python3.

@@ -203,6 +203,7 @@ func TestAJobSurvivesJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	j.Model.Args = strictyaml.JSON{"float": json.Number("1.0"), "int": json.Number("123456789012345678901"), "list": []any{json.Number("2.0"), nil, true, "3"}}
 	text, err := json.Marshal(j)
 	if err != nil {
 		t.Fatal(err)

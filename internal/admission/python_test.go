@@ -42,6 +42,9 @@ def fails():
 
 def text():
     return nn.Sequential(nn.Embedding(256, 8), Two())
+
+def given(**args):
+    raise ValueError(repr(args))
 `
 
 // python is a request for a job of modules of a program, whose model section and other keys are given.
@@ -89,15 +92,16 @@ func TestModulesInPythonAreWhatTheirDryRunFinds(t *testing.T) {
 // TestModulesInPythonThatCannotTrainAreRefused, with what is expected.
 func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
 	for section, want := range map[string]string{
-		"python: train.py:nothing":                        "train.py has no function nothing; expected one, which returns the modules",
-		"python: train.py":                                "it wants a file of Python and, behind a colon, a function in it",
-		"python: trains.py:build":                         "nearest: ",
-		"python: train.py:alone":                          "build returned one Linear, which cannot be cut; expected an nn.Sequential or a list of modules",
-		"python: train.py:few":                            "gives logits of 100 classes; expected at least the 256 tokens of model.vocabulary",
-		"python: train.py:fails":                          "train.py:24: ValueError: not today",
-		"python: train.py:text":                           "output 1 of module 1 (Two) is of str; expected a tensor",
-		"python: train.py:build, args: {widht: 8}":        "unexpected keyword argument 'widht'",
-		"python: train.py:build, vocabulary: 512":         "IndexError",
+		"python: train.py:nothing":                 "train.py has no function nothing; expected one, which returns the modules",
+		"python: train.py":                         "it wants a file of Python and, behind a colon, a function in it",
+		"python: trains.py:build":                  "nearest: ",
+		"python: train.py:alone":                   "build returned one Linear, which cannot be cut; expected an nn.Sequential or a list of modules",
+		"python: train.py:few":                     "gives logits of 100 classes; expected at least the 256 tokens of model.vocabulary",
+		"python: train.py:fails":                   "train.py:24: ValueError: not today",
+		"python: train.py:text":                    "output 1 of module 1 (Two) is of str; expected a tensor",
+		"python: train.py:build, args: {widht: 8}": "unexpected keyword argument 'widht'",
+		"python: train.py:build, vocabulary: 512":  "IndexError",
+		"python: train.py:given, args: {a: 1, b: 1.0, c: 1e3, d: [~, 12345678901234567890, -0.0]}": "{'a': 1, 'b': 1.0, 'c': 1000.0, 'd': [None, 12345678901234567890, -0.0]}",
 		"python: train.py:pooled":                         "expected logits of shape (samples, 16 positions, classes)",
 		"python: train.py:build, task: images":            `missing key "model.image"`,
 		"python: train.py:build, image: [1, 28, 28]":      "model.image is of the task images, and the task is language",

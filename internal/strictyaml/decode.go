@@ -128,6 +128,8 @@ func (d decoder) value(n *Node, v reflect.Value, f Field) {
 		d.mismatch(f, n, "")
 	case kind == reflect.Struct:
 		d.section(n, f.Key)
+	case f.Type == typeJSON:
+		v.Set(reflect.ValueOf(d.exact(n)))
 	default:
 		v.Set(reflect.ValueOf(d.free(n, f.Key)))
 	}

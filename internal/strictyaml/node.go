@@ -42,6 +42,7 @@ type Node struct {
 	Key     string // "train.batch", "data.files[1]"; "" at the top
 	Kind    Kind
 	Scalar  string // of Bool ("true", "false"), Int, Float, Text
+	Quoted  bool   // of Text: it cannot be meant as anything else
 	Items   []*Node
 	Entries []Entry
 
@@ -51,6 +52,7 @@ type Node struct {
 // Entry is one key of a mapping.
 type Entry struct {
 	Name  string
+	Kind  Kind // as which a value would be read: Text, unless it is a number or the like
 	Value *Node
 	at    place
 }
@@ -270,9 +272,10 @@ func (b *builder) node(n ast.Node) *Node {
 		out.Kind = Refused
 		b.fault(out.at, "anchors, aliases and tags are not allowed in %s; write the value out", b.schema.Name)
 	case *ast.LiteralNode:
-		out.Kind, out.Scalar = Text, n.Value.Value
+		out.Kind, out.Scalar, out.Quoted = Text, n.Value.Value, true
 	default:
 		out.Kind, out.Scalar = scalar(n.GetToken())
+		out.Quoted = quoted(n.GetToken())
 	}
 	return out
 }
@@ -308,7 +311,8 @@ func (b *builder) entry(out *Node, v *ast.MappingValueNode) {
 		b.fault(at, "key %q is here twice; it stands first at line %d", t.Value, out.Entries[i].at.line)
 		return
 	}
-	out.Entries = append(out.Entries, Entry{Name: t.Value, at: at, Value: value})
+	kind, _ := scalar(t)
+	out.Entries = append(out.Entries, Entry{Name: t.Value, Kind: kind, at: at, Value: value})
 }
 
 var (
@@ -325,7 +329,7 @@ func scalar(t *token.Token) (Kind, string) {
 	}
 	v := t.Value
 	switch {
-	case t.Type == token.SingleQuoteType || t.Type == token.DoubleQuoteType:
+	case quoted(t):
 		return Text, v
 	case v == "" || v == "~" || v == "null" || v == "Null" || v == "NULL":
 		return Null, ""
@@ -337,4 +341,8 @@ func scalar(t *token.Token) (Kind, string) {
 		return Float, v
 	}
 	return Text, v
+}
+
+func quoted(t *token.Token) bool {
+	return t != nil && (t.Type == token.SingleQuoteType || t.Type == token.DoubleQuoteType)
 }

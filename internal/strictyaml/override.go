@@ -43,7 +43,7 @@ func (n *Node) set(names []string, at place, value *Node) {
 	i := n.find(names[0])
 	if i < 0 {
 		i = len(n.Entries)
-		n.Entries = append(n.Entries, Entry{Name: names[0], at: at, Value: &Node{Kind: Mapping, at: at}})
+		n.Entries = append(n.Entries, Entry{Name: names[0], Kind: Text, at: at, Value: &Node{Kind: Mapping, at: at}})
 	}
 	e := &n.Entries[i]
 	if len(names) == 1 {
