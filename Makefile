@@ -290,6 +290,7 @@ bench-averaging-speed: ## speed of every averaging method over slow links beside
 .PHONY: bench-foreign
 bench-foreign: ## what modules in Python cost beside a plain PyTorch program, JSON lines, 2 minutes
 	@$(MAKE) --no-print-directory test-deps >&2
+	@$(call need,libopenblas0-pthread,ldconfig -p | grep -q libopenblas,both sides multiply with the reference BLAS) >&2
 	@$(GO) run $(TAGS) ./bench/foreign
 
 .PHONY: bench-headline

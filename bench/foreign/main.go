@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -27,6 +28,11 @@ import (
 
 // core is the one that either side computes on, as a device of a job does.
 const core = 0
+
+// environment is that of both sides: OpenBLAS 0.3.21, which PyTorch multiplies with, does not know newer processors, and takes them for a Prescott.
+func environment() []string {
+	return append(os.Environ(), "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "OPENBLAS_CORETYPE=Cooperlake")
+}
 
 // options are the program's flags.
 type options struct {
@@ -116,7 +122,7 @@ type peer struct {
 
 func (o options) startPeer(ctx context.Context, s shape) (*peer, error) {
 	p := &peer{cmd: exec.CommandContext(ctx, "taskset", "-c", strconv.Itoa(core), o.interpreter, filepath.Join(o.directory, "peer.py"))}
-	p.cmd.Env = append(p.cmd.Environ(), "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
+	p.cmd.Env = environment()
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -155,7 +161,7 @@ type staged struct {
 }
 
 func (o options) openStage(ctx context.Context, s shape) (*staged, error) {
-	p, err := foreign.Start(ctx, foreign.Config{Interpreter: o.interpreter, Cores: []int{core}})
+	p, err := foreign.Start(ctx, foreign.Config{Interpreter: o.interpreter, Cores: []int{core}, Env: environment()})
 	if err != nil {
 		return nil, err
 	}
