@@ -4,9 +4,8 @@ import "slices"
 
 // ModulesForward runs consecutive modules of a user's framework, which another process computes (package foreign).
 type ModulesForward struct {
-	Out []Mem // what the last module gives; absent: not wanted
-	// Losses is F32, with a Loss: each is set to what the user's function gives of the outputs and Targets, which is one number; see Ignores.
-	Losses Mem
+	Out      []Mem // what the last module gives; absent: not wanted
+	UserLoss Mem   // F32, one number, with a Loss: what the user's function gives of the outputs and Targets
 	// Sums are of each of Params where what the forward makes of a running statistic goes; absent of parameters, and where none is wanted.
 	Sums []Mem
 	// Keep is I32, and nobody writes to it: its place names what the other process keeps for the backward, its length is the memory that this takes
@@ -43,7 +42,6 @@ type Modules struct {
 	Outputs []ModuleTensor
 	Targets []ModuleTensor // with a Loss
 	Loss    bool           // behind the last module is the loss of the user's program
-	Ignores bool           // with a Loss: a loss is of an element of the one target, and those that are -1 have none
 	Work    float64        // what a run takes, in floating-point operations
 }
 
@@ -80,7 +78,7 @@ func (o *ModulesBackward) flops() float64 { return o.Work }
 
 func (o *ModulesForward) operands(visit func(*Mem)) {
 	visitAll(visit, o.Out, o.Sums)
-	visit(&o.Losses)
+	visit(&o.UserLoss)
 	visit(&o.Keep)
 	visitAll(visit, o.In, o.Targets, o.Params, o.Grads)
 }
@@ -122,11 +120,11 @@ func (o *ModulesForward) check(c checks) {
 	if len(o.Sums) != len(o.Params) || len(o.Grads) != len(o.Params) {
 		c.fail("%d sums and %d gradients of %d parameters", len(o.Sums), len(o.Grads), len(o.Params))
 	}
-	if o.Loss == o.Losses.Absent() || !o.Loss && len(o.Targets) > 0 {
-		c.fail("a loss: %t, with %d losses and %d targets", o.Loss, o.Losses.Len(), len(o.Targets))
+	if o.Loss == o.UserLoss.Absent() || !o.Loss && len(o.Targets) > 0 {
+		c.fail("a loss: %t, with %d numbers and %d targets", o.Loss, o.UserLoss.Len(), len(o.Targets))
 	}
 	if o.Loss {
-		c.atLeast(F32, 1, &o.Losses)
+		c.need(F32, 1, &o.UserLoss)
 		o.fit(c, "targets", o.Targets, o.Modules.Targets, false)
 	}
 	o.fit(c, "inputs", o.In, o.Inputs, false)

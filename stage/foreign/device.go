@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
@@ -13,6 +14,7 @@ type Device struct {
 	on      device.Device
 	process *Process
 	sets    map[string]int // of parameters, by where they lie
+	calls   map[string]int // the numbers of forwards and backwards that the process remembers, by all that they say but seeds and begins
 	kept    map[int]bool   // where the Keep lies of each forward whose backward has not run
 	key     []byte
 	queue   []any // requests that wait until something else needs what they make
@@ -26,7 +28,7 @@ var (
 
 // Over returns a device that computes on another one, which Close closes, as it does the process.
 func Over(p *Process, on device.Device) *Device {
-	return &Device{on: on, process: p, sets: map[string]int{}, kept: map[int]bool{}}
+	return &Device{on: on, process: p, sets: map[string]int{}, calls: map[string]int{}, kept: map[int]bool{}}
 }
 
 // Asked is a device that is asked what it has, and does not compute.
@@ -126,9 +128,7 @@ func (d *Device) Do(op device.Op) {
 		d.forward(o)
 	case *device.ModulesBackward:
 		device.Check(op)
-		at := d.at(o.Keep)
-		delete(d.kept, at)
-		d.queue = append(d.queue, backwardRequest{"backward", at, d.places(o.DOut), d.places(o.DIn), o.Weight})
+		d.backward(o)
 	default:
 		d.flush()
 		d.on.Do(op)
@@ -148,6 +148,7 @@ func (d *Device) flush() {
 		if err := d.process.train(request); err != nil {
 			d.fail(err)
 			clear(d.sets) // a bind may not have been reached
+			clear(d.calls)
 		}
 	}
 	clear(d.queue)
@@ -161,34 +162,91 @@ func (d *Device) fail(err error) {
 }
 
 func (d *Device) forward(o *device.ModulesForward) {
+	set, seeds, keep := d.set(o), make([]uint64, len(o.Streams)), d.at(o.Keep)
+	for i := range seeds {
+		seeds[i] = o.Seed(o.First + i)
+	}
+	if keep >= 0 {
+		d.kept[keep] = true
+	}
+	begins := o.By.Begins || !o.Training
+	d.says(1, set, keep, truth(o.Training), truth(o.Counts), d.at(o.UserLoss))
+	d.lie(o.In, o.Out, o.Targets)
+	call, again := d.call()
+	if again {
+		d.queue = append(d.queue, againRequest{"again", call, seeds, begins})
+		return
+	}
 	r := forwardRequest{
-		Request: "forward", Set: d.set(o), First: o.First, Inputs: d.tensors(o.In, o.Inputs), Train: o.Training, Begins: o.By.Begins || !o.Training, Count: o.Counts,
+		Request: "forward", Set: set, First: o.First, Seeds: seeds, Inputs: d.tensors(o.In, o.Inputs), Keep: d.place(o.Keep),
+		Train: o.Training, Begins: begins, Count: o.Counts, Call: call,
 	}
 	if o.Loss {
-		r.Loss = &lossOf{d.tensors(o.Targets, o.Modules.Targets), tensor{At: d.at(o.Losses), Shape: []int{o.Losses.Len()}, Type: o.Losses.Type().String()}, o.Ignores}
+		r.Loss = &lossOf{d.tensors(o.Targets, o.Modules.Targets), d.at(o.UserLoss)}
 	} else {
 		r.Outputs = d.tensors(o.Out, o.Outputs)
-	}
-	for i := range o.Streams {
-		r.Seeds = append(r.Seeds, o.Seed(o.First+i))
-	}
-	if !o.Keep.Absent() {
-		at := d.at(o.Keep)
-		r.Keep = &at
-		d.kept[at] = true
 	}
 	d.queue = append(d.queue, r)
 }
 
-// set is the number of the parameters that lie here, which the process is told when they are new to it.
-func (d *Device) set(o *device.ModulesForward) int {
-	d.key = binary.LittleEndian.AppendUint64(d.key[:0], uint64(o.First))    //nolint:gosec // not negative
-	d.key = binary.LittleEndian.AppendUint64(d.key, uint64(len(o.Streams))) // several may begin with the same
-	for i := range o.Params {
-		for _, m := range []device.Mem{o.Params[i], o.Grads[i], o.Sums[i]} {
+func (d *Device) backward(o *device.ModulesBackward) {
+	keep := d.at(o.Keep)
+	delete(d.kept, keep)
+	d.says(2, keep, int(math.Float32bits(o.Weight)))
+	d.lie(o.DOut, o.DIn)
+	call, again := d.call()
+	if again {
+		d.queue = append(d.queue, againRequest{Request: "again", Call: call})
+		return
+	}
+	d.queue = append(d.queue, backwardRequest{"backward", keep, d.places(o.DOut), d.places(o.DIn), o.Weight, call})
+}
+
+// mostCalls bounds how many calls the process remembers.
+const mostCalls = 1 << 12
+
+// call is the number of the call that key says, and whether the process remembers it.
+func (d *Device) call() (number int, again bool) {
+	if number, again = d.calls[string(d.key)]; again {
+		return number, true
+	}
+	if len(d.calls) == mostCalls {
+		clear(d.calls)
+	}
+	number = len(d.calls)
+	d.calls[string(d.key)] = number
+	return number, false
+}
+
+// says begins key with numbers.
+func (d *Device) says(numbers ...int) {
+	d.key = d.key[:0]
+	for _, n := range numbers {
+		d.key = binary.LittleEndian.AppendUint64(d.key, uint64(n)) //nolint:gosec // -1 is another number
+	}
+}
+
+// lie adds to key where tensors lie.
+func (d *Device) lie(lists ...[]device.Mem) {
+	for _, list := range lists {
+		for _, m := range list {
 			d.key = binary.LittleEndian.AppendUint64(d.key, uint64(d.at(m))) //nolint:gosec // -1 is another number
+			d.key = binary.LittleEndian.AppendUint64(d.key, uint64(m.Len())) //nolint:gosec // not negative
 		}
 	}
+}
+
+func truth(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// set is the number of the parameters that lie here, which the process is told when they are new to it.
+func (d *Device) set(o *device.ModulesForward) int {
+	d.says(o.First, len(o.Streams)) // several may begin with the same
+	d.lie(o.Params, o.Grads, o.Sums)
 	if set, ok := d.sets[string(d.key)]; ok {
 		return set
 	}

@@ -222,9 +222,9 @@ func TestALossThatFails(t *testing.T) {
 			rows := tensors[0].Len() / 2
 			shape := []device.ModuleTensor{{Shape: []int{rows, 2}, Type: device.F32}}
 			d.Do(&device.ModulesForward{
-				Out: make([]device.Mem, 1), Losses: tensors[1].Slice(0, rows), In: tensors[:1], Targets: []device.Mem{tensors[1].Slice(rows, rows).As(device.I32, rows)},
+				Out: make([]device.Mem, 1), UserLoss: tensors[1].Slice(0, 1), In: tensors[:1], Targets: []device.Mem{tensors[1].Slice(rows, rows).As(device.I32, rows)},
 				Modules: device.Modules{
-					Streams: []uint64{1}, Inputs: shape, Outputs: shape, Targets: []device.ModuleTensor{{Shape: []int{rows}, Type: device.I32}}, Loss: true, Ignores: true,
+					Streams: []uint64{1}, Inputs: shape, Outputs: shape, Targets: []device.ModuleTensor{{Shape: []int{rows}, Type: device.I32}}, Loss: true,
 				},
 			})
 			err, ok := errors.AsType[*foreign.ProgramError](d.Synchronize())

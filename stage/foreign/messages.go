@@ -1,7 +1,7 @@
 package foreign
 
 // Version is that of the protocol.
-const Version = 1
+const Version = 2
 
 // What this process asks for, and the answers. Places are offsets in the arena, in bytes.
 type (
@@ -61,6 +61,7 @@ type (
 		Train   bool     `json:"train"`
 		Begins  bool     `json:"begins"`
 		Count   bool     `json:"count"`
+		Call    int      `json:"call"`
 	}
 	// dropRequest says that no backward follows a forward.
 	dropRequest struct {
@@ -73,17 +74,24 @@ type (
 		DOutputs []*place `json:"doutputs"`
 		DInputs  []*place `json:"dinputs"`
 		Weight   float32  `json:"weight"` // of a loss
+		Call     int      `json:"call"`
 	}
 	// batchRequest asks for several things, one after the other.
 	batchRequest struct {
 		Request  string `json:"request"`
 		Requests []any  `json:"requests"`
 	}
-	// lossOf asks for the loss of the user's function, a number that goes to each of losses.
+	// againRequest repeats a forward or a backward that had this number as its call.
+	againRequest struct {
+		Request string   `json:"request"`
+		Call    int      `json:"call"`
+		Seeds   []uint64 `json:"seeds,omitempty"`
+		Begins  bool     `json:"begins"`
+	}
+	// lossOf asks for the loss of the user's function, a number that goes to At.
 	lossOf struct {
 		Targets []tensor `json:"targets"`
-		Losses  tensor   `json:"losses"`
-		Ignores bool     `json:"ignores"` // losses are of the elements of the one target, of which those that are -1 have none
+		At      int      `json:"at"`
 	}
 	tensor struct {
 		At       int    `json:"at"`

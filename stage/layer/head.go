@@ -65,25 +65,21 @@ func (e *emission) head(x []device.Mem) (dx []device.Mem) {
 // lossOperands are the losses and the targets of a micro-batch.
 func (e *emission) lossOperands() (losses, targets device.Mem) {
 	n := e.Loss.Targets(e.Run.Size)
-	e.losses = e.Output(Losses, device.F32, n)
+	e.losses, e.share = e.Output(Losses, device.F32, n), device.LossScale
 	return e.losses, e.External(Targets, device.I32, n)
 }
 
 // userHead writes modules that the user's loss follows.
 func (e *emission) userHead(m *Modules, x []device.Mem) (dx []device.Mem) {
 	out, back := m.Emit(&e.Builder, e.tensors[len(e.Layers)-1], x)
-	e.losses = out[0]
-	if back == nil {
-		e.Do(&device.Copy{Y: e.Output(Losses, device.F32, e.losses.Len()), X: e.losses})
-		return nil
-	}
+	e.losses, e.share = out[0], device.Weight
 	return back(nil)
 }
 
 // loss writes the loss of what modules gave in the forward, and its gradient; nil where they have the user's loss.
 func (e *emission) loss(out []device.Mem) (dout []device.Mem) {
 	if e.Loss.User {
-		e.losses = out[0]
+		e.losses, e.share = out[0], device.Weight
 		return nil
 	}
 	losses, targets := e.lossOperands()
@@ -95,7 +91,8 @@ func (e *emission) loss(out []device.Mem) (dout []device.Mem) {
 // countLosses adds the losses to those of the batch, behind all else: what runs elsewhere need not be waited for in between.
 func (e *emission) countLosses() {
 	e.Unsplit(true)
-	e.Do(&device.Axpy{Y: e.External(LossSum, device.F32, e.losses.Len()), A: 1, X: e.losses, By: device.LossScale})
+	sum := e.External(LossSum, device.F32, e.Loss.Targets(e.Run.Size))
+	e.Do(&device.Axpy{Y: sum.Slice(0, e.losses.Len()), A: 1, X: e.losses, By: e.share})
 	e.Unsplit(false)
 }
 

@@ -48,7 +48,7 @@ func NewModules(all []Module) []Layer {
 	return layers
 }
 
-// with is the layer whose output is the losses of the user's loss: one port, which only its own backward reads.
+// with is the layer whose output is the user's loss: one number, of which its backward is the gradient.
 func (l *Modules) with(loss *Loss) *Modules {
 	m := *l
 	m.loss = loss
@@ -108,10 +108,10 @@ func (l *Modules) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem
 		}
 		out = forward.Out
 	} else {
-		of.Loss, of.Ignores, of.Targets = true, true, l.loss.labelTensors(b.Size)
-		forward.Losses = b.New(device.F32, l.loss.Targets(b.Size))
+		of.Loss, of.Targets = true, l.loss.labelTensors(b.Size)
+		forward.UserLoss = b.New(device.F32, 1)
 		forward.Targets = boundary(b.External, Targets, l.loss.Labels(b.Size))
-		out = []device.Mem{forward.Losses}
+		out = []device.Mem{forward.UserLoss}
 	}
 	forward.Modules = of
 	if b.Evaluating {

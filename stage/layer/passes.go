@@ -45,8 +45,9 @@ func Alone(layers []Layer, i int, s Size) program.Passes {
 type emission struct {
 	Run
 	Builder
-	tensors []Tensors  // by layer
-	losses  device.Mem // with a Loss
+	tensors []Tensors     // by layer
+	losses  device.Mem    // with a Loss: of each target, or the user's, of all
+	share   device.Factor // of losses in the batch's
 }
 
 func (r Run) begin(evaluating bool) *emission {

@@ -200,6 +200,33 @@ func checkKept(t *testing.T, b *bench) {
 	b.refused("a backward of a forward that was dropped")
 }
 
+func checkAgain(_ *testing.T, b *bench) {
+	s, x, keep := b.set(0, 4), b.tensor(b.numbers(2*samples)...), b.keep()
+	forward := b.forwardOf(s, x, pass{begins: true, counts: true, keep: keep})
+	backward := &device.ModulesBackward{
+		DIn: make([]device.Mem, 1), Grads: s.grads, Keep: keep, DOut: []device.Mem{b.tensor(b.numbers(3 * samples)...)}, Params: s.params, Modules: b.modules(s),
+	}
+	run := func(key uint64, begins bool) (y, statistics, gradient []float32) {
+		b.device.Upload(s.grads[weight], device.FloatBytes(make([]float32, 6)))
+		forward.By = device.ModuleArgs{Key: key, Begins: begins}
+		b.device.Do(forward)
+		y, statistics = b.values(forward.Out[0]), b.values(s.sums[statistic])
+		b.device.Do(backward)
+		return y, statistics, b.values(s.grads[weight])
+	}
+	one, sum, gradient := run(1, true)
+	two, further, _ := run(2, false)
+	b.same("the output with another seed", two, one, false)
+	b.same("a statistic that goes on", further, sum, false)
+	again, first, same := run(1, true)
+	b.same("the output with the same seed", again, one, true)
+	b.same("a statistic that begins again", first, sum, true)
+	b.same("the gradient with the same seed", same, gradient, true)
+	b.device.Upload(x, device.FloatBytes(b.numbers(2*samples)))
+	other, _, _ := run(1, true)
+	b.same("the output of other inputs", other, one, false)
+}
+
 func checkStatistics(_ *testing.T, b *bench) {
 	s, x := b.set(0, 2), b.tensor(b.numbers(2*samples)...)
 	start := b.numbers(3)
@@ -253,17 +280,17 @@ func checkLoss(t *testing.T, b *bench) {
 	}
 	b.device.Upload(at, device.IntBytes(targets))
 	of := b.modules(s)
-	of.Loss, of.Ignores, of.Targets = true, true, []device.ModuleTensor{{Shape: []int{samples}, Type: device.I32}}
+	of.Loss, of.Targets = true, []device.ModuleTensor{{Shape: []int{samples}, Type: device.I32}}
 	for _, evaluates := range []bool{true, false} {
-		losses, s := b.tensor(slices.Repeat([]float32{7}, samples)...), b.set(3, 4)
+		found, s := b.tensor(7), b.set(3, 4)
 		f := &device.ModulesForward{
-			Out: make([]device.Mem, 1), Losses: losses, Sums: s.sums, Keep: keep, In: []device.Mem{x}, Targets: []device.Mem{at}, Params: s.params, Grads: s.grads, Modules: of, Training: true,
+			Out: make([]device.Mem, 1), UserLoss: found, Sums: s.sums, Keep: keep, In: []device.Mem{x}, Targets: []device.Mem{at}, Params: s.params, Grads: s.grads, Modules: of, Training: true,
 		}
 		if evaluates {
 			f.Keep, f.Training = device.Mem{}, false
 		}
 		b.device.Do(f)
-		b.near("the loss", b.values(losses), slices.Repeat([]float32{loss}, samples))
+		b.near("the loss", b.values(found), []float32{loss})
 		if evaluates {
 			continue
 		}

@@ -48,6 +48,7 @@ func Run(t *testing.T, s Stub) {
 		{"modules that are run one by one give what they give together", checkSplit},
 		{"a backward adds the gradient of the loss to the gradients of parameters", checkGradients},
 		{"backwards run in any order, and a forward that is dropped has none", checkKept},
+		{"passes that are repeated have other seeds and the values of now", checkAgain},
 		{"running statistics go on from forward to forward of a batch", checkStatistics},
 		{"the loss is that of the program, and has a gradient", checkLoss},
 		{"a stub goes on after an error", checkErrors},
@@ -183,7 +184,15 @@ type pass struct {
 
 func (b *bench) forward(s *set, x device.Mem, p pass) (y device.Mem) {
 	b.Helper()
-	y = b.tensor(slices.Repeat([]float32{7}, b.shapes[s.last].Len())...) // not what is expected
+	f := b.forwardOf(s, x, p)
+	b.device.Do(f)
+	return f.Out[0]
+}
+
+// forwardOf is a forward with memory for what it gives.
+func (b *bench) forwardOf(s *set, x device.Mem, p pass) *device.ModulesForward {
+	b.Helper()
+	y := b.tensor(slices.Repeat([]float32{7}, b.shapes[s.last].Len())...) // not what is expected
 	f := &device.ModulesForward{
 		Out: []device.Mem{y}, Sums: s.sums, Keep: p.keep, In: []device.Mem{x}, Params: s.params, Grads: s.grads, Modules: b.modules(s),
 		Training: !p.evaluates, Counts: p.counts, By: device.ModuleArgs{Key: p.key, Begins: p.begins},
@@ -191,8 +200,7 @@ func (b *bench) forward(s *set, x device.Mem, p pass) (y device.Mem) {
 	if p.evaluates {
 		f.Sums, f.Grads = make([]device.Mem, len(s.params)), make([]device.Mem, len(s.params))
 	}
-	b.device.Do(f)
-	return y
+	return f
 }
 
 func (b *bench) keep() device.Mem {

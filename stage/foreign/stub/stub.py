@@ -21,13 +21,16 @@ import struct
 import sys
 import threading
 import traceback
+from operator import attrgetter, is_
 from time import perf_counter, sleep  # a program may replace those of the module
 
-VERSION = 1
+VERSION = 2
 LONGEST_MESSAGE = 16 << 20
 LONGEST_TEXT = 8 << 10  # of what an error says
 MOST_FRAMES = 100
 SOCKET_CLOSED = 70  # the exit status that says so
+NUMBER = struct.Struct("=f")
+PARAMETERS, WRITES = attrgetter("_parameters"), attrgetter("_version")
 
 
 class Refused(Exception):
@@ -285,46 +288,66 @@ class Torch:
 
     def forward(self, request):
         """Runs consecutive modules. With "keep" their backward follows."""
-        keep, bound = request.get("keep"), self.use(request["set"])
+        keep, bound, loss = request.get("keep"), self.use(request["set"]), request.get("loss")
         self.drop(keep)
-        leaves = [self.view(t["at"], t["shape"], t["type"]) for t in request["inputs"]]
         with self.torch.set_grad_enabled(keep is not None):
-            outputs = self.run(request, bound, self.arguments(leaves, request, keep is not None))
-            if request.get("loss") is not None:
-                outputs = [self.loss(outputs, request["loss"])]
-            else:
+            leaves, given = self.arguments(request["inputs"], keep is not None)
+            outputs = self.run(request, bound, given)
+            if loss is None:
                 self.store(outputs, request)
+            else:
+                outputs = [self.loss(outputs, loss)]
         if keep is not None:
             self.kept[keep] = (request["set"], leaves, outputs, request)
 
-    def arguments(self, leaves, request, backward):
-        """What the modules get: copies, so that they may write to them while the inputs may change."""
-        out = []
-        for x, t in zip(leaves, request["inputs"]):
+    def arguments(self, inputs, backward):
+        """What the modules get: copies, so that they may write to them while the inputs may change; and those whose gradient may be wanted."""
+        leaves, given = [], []
+        for t in inputs:
+            x, leaf = self.place(t), None
             if backward and t["gradient"]:
-                x.requires_grad_()
-            out.append(x.long() if t["type"] == "i32" else x.clone())
-        return out
+                x = leaf = x.detach().requires_grad_()
+            leaves.append(leaf)
+            given.append(x.long() if t["type"] == "i32" else x.clone())
+        return leaves, given
+
+    def place(self, t, shape=None):
+        """The tensor that a part of a request names, which is made once, however often the request is repeated."""
+        view = t.get("view")
+        if view is None:
+            view = t["view"] = self.view(t["at"], t["shape"] if shape is None else shape, t.get("type", "f32"))
+        return view
 
     def run(self, request, bound, inputs):
-        train = request["train"]
+        train, tensor, seed_next = request["train"], self.torch.Tensor, self.torch.default_generator.manual_seed
         for module, own, value, total in bound["buffers"]:
             now = value if request["begins"] or total is None else total
             module._buffers[own] = now.to(module._buffers[own].dtype, copy=True)  # a graph in flight may have the one before
         number = request["first"]
         for number, seed in enumerate(request["seeds"], number):
             self.train(number, train)
-            self.torch.default_generator.manual_seed(seed)
-            unit = self.units[number][1]
             given = inputs if self.spread or len(inputs) == 1 else [tuple(inputs)]
-            inputs = self.flatten(unit(*given), number)
+            seed_next(seed)
+            x = self.units[number][1](*given)
+            inputs = [x] if type(x) is tensor else self.flatten(x, number)
         if request["count"]:
             for module, own, _, total in bound["buffers"]:
                 total.copy_(module._buffers[own])
+        self.guard(bound, number)
+        return inputs
+
+    def guard(self, bound, number):
+        """Refuses a forward that changed a parameter. It runs with every forward, so the loops are those of map."""
+        guards = bound.get("guards")
+        if guards is None:
+            columns = tuple(zip(*bound["parameters"])) or ((),) * 6
+            guards = bound["guards"] = columns[1], columns[2], columns[3], list(columns[5])
+        modules, owns, parameters, versions = guards
+        if all(map(is_, map(dict.get, map(PARAMETERS, modules), owns), parameters)) and list(map(WRITES, parameters)) == versions:
+            return
         for full, module, own, p, _, version in bound["parameters"]:
             if module._parameters.get(own) is not p or p._version != version:
                 self.refuse_module(number, f"the forward changed parameter {full}; expected that only the optimizer changes it")
-        return inputs
 
     def train(self, number, train):
         """Puts a module into training, as build left it, or into evaluation."""
@@ -341,9 +364,13 @@ class Torch:
         for i, y in enumerate(outputs):
             if not isinstance(y, self.torch.Tensor):
                 self.refuse_module(number, f"output {i} of module {self.called(number)} is of {type(y).__name__}; expected a tensor, or a tuple of tensors")
+        return outputs
+
+    def dense(self, outputs, number):
+        """Refuses outputs that cannot be copied to the arena as they are."""
+        for i, y in enumerate(outputs):
             if y.layout != self.torch.strided or y.device.type != "cpu":
                 self.refuse_module(number, f"output {i} of module {self.called(number)} is on {y.device} and of layout {y.layout}; expected a dense tensor of the processor")
-        return outputs
 
     def called(self, number):
         name, unit = self.units[number]
@@ -354,12 +381,13 @@ class Torch:
         number = request["first"] + len(request["seeds"]) - 1
         if len(outputs) != len(request["outputs"]):
             self.refuse_module(number, f"module {self.called(number)} gave {len(outputs)} tensors; expected {len(request['outputs'])}, as in the dry run")
+        self.dense(outputs, number)
         for i, (y, t) in enumerate(zip(outputs, request["outputs"])):
             if list(y.shape) != t["shape"] or self.names.get(y.dtype) != t["type"]:
                 self.refuse_module(number, f"output {i} of module {self.called(number)} is {y.dtype} of shape {tuple(y.shape)}; expected {t['type']} of shape {tuple(t['shape'])}, as in the dry run")
             if y.dtype == self.torch.int64 and (int(y.min()) < -(1 << 31) or int(y.max()) >= 1 << 31):
                 self.refuse_module(number, f"output {i} of module {self.called(number)} has integers from {int(y.min())} to {int(y.max())}; expected those of 32 bits")
-            self.view(t["at"], t["shape"], t["type"]).copy_(y.detach())
+            self.place(t).copy_(y.detach())
 
     def backward(self, request):
         """Runs the backward of a forward that was kept: adds to gradients of parameters and writes those of inputs."""
@@ -370,48 +398,43 @@ class Torch:
         for number in range(forward["first"], forward["first"] + len(forward["seeds"])):
             self.train(number, forward["train"])  # a checkpoint within it runs forward again
         if forward.get("loss") is not None:
-            given = [(outputs[0], self.torch.tensor(request["weight"]))] if outputs[0].requires_grad else []
+            roots, given = outputs, [self.torch.tensor(request["weight"])]
         else:
-            given = [(y, self.view(t["at"], list(y.shape), "f32")) for y, t in zip(outputs, request["doutputs"]) if t is not None and y.requires_grad]
-        self.differentiate(bound, leaves, given, request["dinputs"])
-
-    def differentiate(self, bound, leaves, given, places):
-        if given:
-            self.torch.autograd.backward([y for y, _ in given], [dy for _, dy in given])
-        for x, t in zip(leaves, places):
+            flowing = [(y, t) for y, t in zip(outputs, request["doutputs"]) if t is not None and y.requires_grad]
+            roots, given = [y for y, _ in flowing], [self.place(t, list(y.shape)) for y, t in flowing]
+        if roots and roots[0].requires_grad:
+            self.torch.autograd.backward(roots, given)
+        for leaf, t, of in zip(leaves, request["dinputs"], forward["inputs"]):
             if t is not None:
-                self.write_gradient(x, t)
-        for full, _, _, p, gradient, _ in bound["parameters"]:
-            if p.grad is not gradient:
-                raise Refused(f"the gradient of parameter {full} was replaced; expected that the backward adds to it")
+                self.write_gradient(leaf, self.place(t, of["shape"]))
+        parameters = bound["parameters"]
+        if not all(p.grad is gradient for _, _, _, p, gradient, _ in parameters):
+            full = next(full for full, _, _, p, gradient, _ in parameters if p.grad is not gradient)
+            raise Refused(f"the gradient of parameter {full} was replaced; expected that the backward adds to it")
+
+    def write_gradient(self, leaf, to):
+        if leaf is None or leaf.grad is None:
+            to.zero_()
+        else:
+            to.copy_(leaf.grad)
 
     def drop(self, keep):
         self.kept.pop(keep, None)
 
     def loss(self, outputs, wanted):
-        """The user's loss of what the last module gave, and of targets. It is written to each of the losses."""
+        """The user's loss of what the last module gave, and of targets: one number, which is written where it is wanted."""
         torch, function = self.torch, self.function
         if function is None:
             raise Refused("a forward with a loss after a build that named no function for it; expected one with a name")
-        targets = [self.view(t["at"], t["shape"], t["type"]) for t in wanted["targets"]]
+        targets = [self.place(t) for t in wanted["targets"]]
         given = [x.long() if x.dtype == torch.int32 else x.clone() for x in targets]
         loss = function(*(x[0] if len(x) == 1 else tuple(x) for x in (outputs, given)))
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0 or loss.dtype != torch.float32:
             found = f"{loss.dtype} of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             self.refuse(f"the loss function gave {found}; expected a tensor of torch.float32 with one number, of shape ()", function)
-        losses = self.view(wanted["losses"]["at"], wanted["losses"]["shape"], "f32")
-        if wanted["ignores"]:
-            losses.copy_((targets[0].flatten() != -1) * loss.detach())
-        else:
-            losses.fill_(loss.detach())
+        self.arena.check(wanted["at"], 4)
+        NUMBER.pack_into(self.arena.memory, wanted["at"], loss.item())
         return loss
-
-    def write_gradient(self, leaf, place):
-        out = self.view(place["at"], list(leaf.shape), "f32")
-        if leaf.grad is None:
-            out.zero_()
-        else:
-            out.copy_(leaf.grad)
 
     # The dry run.
 
@@ -479,6 +502,7 @@ class Torch:
             begin = perf_counter()
             with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.setdefault(t.data_ptr(), t) is None or t, lambda t: t):
                 outputs = self.run(request, bound, [x.clone() for x in leaves])
+            self.dense(outputs, number)
             middle = perf_counter()
             roots = [y for y in outputs if y.requires_grad]
             if roots:
@@ -531,7 +555,7 @@ class Stub:
     """Answers the requests of a worker."""
 
     def __init__(self, arena):
-        self.arena, self.framework, self.threads, self.program = arena, None, 1, None
+        self.arena, self.framework, self.threads, self.program, self.calls = arena, None, 1, None, {}
 
     def hello(self, request):
         if request["version"] != VERSION:
@@ -541,7 +565,7 @@ class Stub:
 
     def build(self, request):
         path, function = request["path"], request["function"]
-        self.framework, self.program = None, Program(path)
+        self.framework, self.program, self.calls = None, Program(path), {}
         module = self.load(path)
         build = getattr(module, function, None)
         if not callable(build):
@@ -595,10 +619,23 @@ class Stub:
         self.framework.bind(request)
 
     def forward(self, request):
+        self.calls[request["call"]] = request
         self.framework.forward(request)
 
     def backward(self, request):
+        self.calls[request["call"]] = request
         self.framework.backward(request)
+
+    def again(self, request):
+        """Repeats a forward or a backward, with other seeds."""
+        call = self.calls.get(request["call"])
+        if call is None:
+            raise Refused(f"call {request['call']!r} is to be repeated; expected one of a request before")
+        if call["request"] == "backward":
+            self.framework.backward(call)
+            return
+        call["seeds"], call["begins"] = request["seeds"], request["begins"]
+        self.framework.forward(call)
 
     def drop(self, request):
         self.framework.drop(request["keep"])
@@ -609,7 +646,7 @@ class Stub:
                 raise Refused(f"request {one['request']!r} in a batch; expected one of {', '.join(self.PASSES)}")
             getattr(self, one["request"])(one)
 
-    PASSES = ("bind", "forward", "backward", "drop")
+    PASSES = ("bind", "forward", "backward", "again", "drop")
     REQUESTS = ("hello", "build", "probe", "write", "batch") + PASSES
 
     def answer(self, request):
