@@ -288,10 +288,11 @@ bench-averaging-speed: ## speed of every averaging method over slow links beside
 	@$(BIN)/bench-averaging-speed -avgpiped $(BIN)/avgpiped $(SPEED)
 
 .PHONY: bench-foreign
-bench-foreign: ## what modules in Python cost beside a plain PyTorch program, JSON lines, 2 minutes
+bench-foreign: build ## what modules in Python cost beside a plain PyTorch program, and two pipelines of them beside PyTorch's, JSON lines, 10 minutes
 	@$(MAKE) --no-print-directory test-deps >&2
 	@$(call need,libopenblas0-pthread,ldconfig -p | grep -q libopenblas,both sides multiply with the reference BLAS) >&2
-	@$(GO) run $(TAGS) ./bench/foreign
+	@$(GO) build $(TAGS) -o $(BIN)/bench-foreign ./bench/foreign >&2
+	@$(BIN)/bench-foreign -avgpiped $(BIN)/avgpiped -goroot "$$($(GO) env GOROOT)"
 
 .PHONY: bench-headline
 bench-headline: ## time to a held-out loss of every method on emulated devices that compute, over avgpipe's; hours, after examples-data

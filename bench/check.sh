@@ -37,7 +37,7 @@ bench scaling "-rounds 1 $daemon"
 bench control "-nodes 20 -voters 3 -running 5 -queued 20 -done 20 -failed 10 -cancelled 5 -hours 1"
 bench chaos "-trials 20 -avgpiped $AVGPIPED"
 bench tuner "-parts accuracy -rounds 3"
-bench foreign "-repeats 5"
+bench foreign "-parts bridge -repeats 5"
 # Hosts are network namespaces, which need root, and the peer is PyTorch.
 if [ "$(id -u)" = 0 ] && /usr/bin/python3 -c 'import torch' 2>"$dir/torch"; then
 	bench averaging/speed "-replicas 2 -links 0.1 -compute 0 -methods none,ddp,allreduce,elastic:tau=8,diloco:tau=16 -repeats 1 -avgpiped $AVGPIPED"

@@ -1,4 +1,5 @@
-// Command foreign measures what it costs that modules of a user's framework run in a process of their own: see README.md.
+// Command foreign measures what it costs that modules of a user's framework run in a process of their own, and what two pipelines of them gain over PyTorch's: see
+// README.md.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/bench/internal/report"
+	"github.com/avgpipe/avgpipe/bench/internal/rig"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
@@ -36,8 +38,11 @@ func environment() []string {
 
 // options are the program's flags.
 type options struct {
+	daemon                 *rig.Options // that runs the pipelines
 	interpreter, directory string
+	parts                  string
 	repeats, micros        int
+	rounds                 int
 }
 
 // shape is a model of models.py and its micro-batches.
@@ -50,33 +55,60 @@ type shape struct {
 	Vocabulary int            `json:"vocabulary"`
 }
 
-// shapes are about 1, 5 and 20 ms a micro-batch on a core.
-func shapes(directory string) (all []shape) {
-	for _, c := range []struct{ layers, width, samples int }{{1, 32, 2}, {2, 96, 2}, {4, 128, 4}} {
-		all = append(all, shape{
-			Path: filepath.Join(directory, "models.py"), Function: "gpt", Samples: c.samples, Positions: 64, Vocabulary: 256,
-			Args: map[string]any{"layers": c.layers, "width": c.width, "positions": 64, "vocabulary": 256},
-		})
+// gpt is a shape.
+func (o options) gpt(layers, width, heads, positions, samples int) shape {
+	const vocabulary = 256
+	return shape{
+		Path: filepath.Join(o.directory, "models.py"), Function: "gpt", Samples: samples, Positions: positions, Vocabulary: vocabulary,
+		Args: map[string]any{"layers": layers, "width": width, "heads": heads, "positions": positions, "vocabulary": vocabulary},
 	}
-	return all
 }
 
 func main() {
-	var o options
+	o := options{daemon: rig.Flags()}
 	flag.StringVar(&o.interpreter, "interpreter", "/usr/bin/python3", "interpreter that has PyTorch")
-	flag.StringVar(&o.directory, "directory", "bench/foreign", "directory of models.py and peer.py")
-	flag.IntVar(&o.repeats, "repeats", 21, "pairs of measurements of each shape; the median of their ratios is reported")
-	flag.IntVar(&o.micros, "micro-batches", 40, "micro-batches of a measurement")
-	report.Main("foreign", func(ctx context.Context) (figures []report.Figure, err error) {
-		for _, s := range shapes(o.directory) {
-			f, err := o.bridge(ctx, s)
+	flag.StringVar(&o.directory, "directory", "bench/foreign", "directory of models.py, job.yaml and the peers")
+	flag.StringVar(&o.parts, "parts", "bridge,pipelines", "what is measured")
+	flag.IntVar(&o.repeats, "repeats", 21, "pairs of measurements of each shape of the bridge; the median of their ratios is reported")
+	flag.IntVar(&o.micros, "micro-batches", 40, "micro-batches of a measurement of the bridge")
+	flag.IntVar(&o.rounds, "rounds", 3, "runs of each pipeline, in turn; the median of their ratios is reported")
+	report.Main("foreign", func(ctx context.Context) ([]report.Figure, error) { return o.run(ctx) })
+}
+
+func (o options) run(ctx context.Context) (figures []report.Figure, err error) {
+	for part := range strings.SplitSeq(o.parts, ",") {
+		switch part {
+		case "bridge":
+			for _, s := range []shape{o.gpt(1, 32, 4, 64, 2), o.gpt(2, 96, 4, 64, 2), o.gpt(4, 128, 4, 64, 4)} { // about 1, 5 and 20 ms a micro-batch on a core
+				f, err := o.onThread(ctx, s)
+				if err != nil {
+					return figures, err
+				}
+				figures = append(figures, f)
+			}
+		case "pipelines":
+			more, err := o.pipelines(ctx)
 			if err != nil {
 				return figures, err
 			}
-			figures = append(figures, f)
+			figures = append(figures, more...)
+		default:
+			return figures, fmt.Errorf("-parts: there is no %q; there are bridge and pipelines", part)
 		}
-		return figures, nil
-	})
+	}
+	return figures, nil
+}
+
+// onThread is bridge on a thread of its own, which is bound to a core and ends with it: what is started from it would be bound too.
+func (o options) onThread(ctx context.Context, s shape) (f report.Figure, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		f, err = o.bridge(ctx, s)
+	}()
+	<-done
+	return f, err
 }
 
 // bridge is what a micro-batch takes in a stage, over what it takes in a plain program, measured in turn.
@@ -171,7 +203,6 @@ func (o options) openStage(ctx context.Context, s shape) (*staged, error) {
 	}
 	d := foreign.Over(p, on)
 	st := &staged{device: d}
-	runtime.LockOSThread() // this goroutine is the executor, for good
 	if err := d.Attach(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -1,5 +1,9 @@
 """Models as users write them, for the benchmark of modules in Python."""
 
+import os
+
+os.environ.setdefault("OPENBLAS_CORETYPE", "Cooperlake")  # OpenBLAS 0.3.21 takes newer processors for a Prescott
+
 import torch
 from torch import nn
 from torch.nn import functional as F

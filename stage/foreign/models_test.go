@@ -13,11 +13,13 @@ import (
 )
 
 // texts are batches of sequences of ids, each of which follows from the one before; the targets are those behind.
-func texts(length, vocabulary int) (all []plainBatch) {
+func texts(length, vocabulary int) []plainBatch { return textsOf(length, vocabulary, steps, micros*samples) }
+
+func textsOf(length, vocabulary, steps, batch int) (all []plainBatch) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range steps {
 		var b plainBatch
-		for range micros * samples {
+		for range batch {
 			id := r.IntN(vocabulary)
 			for range length {
 				b.IDs = append(b.IDs, int32(id))
@@ -50,7 +52,7 @@ func TestManyKindsOfModulesTrainAsInPlainPyTorch(t *testing.T) {
 				config, data = model.ModulesConfig{Task: model.Language, Sequence: length, Vocabulary: vocabulary, UserLoss: true}, texts(length, vocabulary)
 			}
 			var want plainAnswer
-			stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data}, &want)
+			stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, false}, &want)
 			d, process, built, modules := open(t, program, input)
 			config.Modules = modules
 			m, err := config.Build()

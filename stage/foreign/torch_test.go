@@ -31,6 +31,7 @@ type plainRequest struct {
 	Micros    int            `json:"micros"`
 	Samples   int            `json:"samples"`
 	Batches   []plainBatch   `json:"batches"`
+	Digests   bool           `json:"digests"`
 }
 
 type plainBatch struct {
@@ -40,8 +41,9 @@ type plainBatch struct {
 }
 
 type plainAnswer struct {
-	Losses []float64            `json:"losses"`
-	Values map[string][]float64 `json:"values"`
+	Losses  []float64            `json:"losses"`
+	Values  map[string][]float64 `json:"values"`
+	Digests map[string]string    `json:"digests"`
 }
 
 func batches(inputs, classes int) (all []plainBatch) {
@@ -101,7 +103,7 @@ func TestTrainsAsPlainPyTorch(t *testing.T) {
 	wants := map[string]plainAnswer{}
 	for _, optimizer := range []string{"Rounded", "SGD"} {
 		var want plainAnswer
-		stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, optimizer, map[string]any{"lr": rate}, micros, samples, data}, &want)
+		stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, optimizer, map[string]any{"lr": rate}, micros, samples, data, false}, &want)
 		wants[optimizer] = want
 	}
 	for _, c := range []struct {
