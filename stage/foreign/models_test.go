@@ -13,7 +13,9 @@ import (
 )
 
 // texts are batches of sequences of ids, each of which follows from the one before; the targets are those behind.
-func texts(length, vocabulary int) []plainBatch { return textsOf(length, vocabulary, steps, micros*samples) }
+func texts(length, vocabulary int) []plainBatch {
+	return textsOf(length, vocabulary, steps, micros*samples)
+}
 
 func textsOf(length, vocabulary, steps, batch int) (all []plainBatch) {
 	r := rand.New(rand.NewPCG(1, 2))
