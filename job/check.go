@@ -114,7 +114,7 @@ func (c *checker) known(key, name string, names []string) {
 
 // checkModel checks that the model comes from one place.
 func (c *checker) checkModel() {
-	for _, key := range []string{"args", "loss", "interpreter", "task", "vocabulary", "image"} {
+	for _, key := range []string{"args", "cut", "loss", "interpreter", "task", "vocabulary", "image"} {
 		if c.Model.Python == "" && c.Has("model."+key) {
 			c.refuse("model."+key, "", "model.%s is read by model.python alone, which is missing; remove one or add the other", key)
 		}

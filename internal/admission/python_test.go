@@ -26,7 +26,7 @@ def build(width=8, classes=256):
     return nn.Sequential(nn.Embedding(256, width), nn.Linear(width, classes))
 
 def alone():
-    return nn.Linear(8, 8)
+    return Alone()
 
 def images():
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
@@ -45,6 +45,17 @@ def text():
 
 def given(**args):
     raise ValueError(repr(args))
+
+class Alone(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(256, 8), nn.Linear(8, 256)
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+def wrong(logits):
+    return logits.sum()
 `
 
 // python is a request for a job of modules of a program, whose model section and other keys are given.
@@ -95,7 +106,9 @@ func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
 		"python: train.py:nothing":                 "train.py has no function nothing; expected one, which returns the modules",
 		"python: train.py":                         "it wants a file of Python and, behind a colon, a function in it",
 		"python: trains.py:build":                  "nearest: ",
-		"python: train.py:alone":                   "build returned one Linear, which cannot be cut; expected an nn.Sequential or a list of modules",
+		"python: train.py:alone, cut: [nowhere]":   "model.cut names 'nowhere', and the Alone has no such module; nearest: embed, head",
+		"python: train.py:alone":                   "so at most 1 fit; model.cut says where one module is cut",
+		"python: train.py:build, loss: wrong":      "TypeError",
 		"python: train.py:few":                     "gives logits of 100 classes; expected at least the 256 tokens of model.vocabulary",
 		"python: train.py:fails":                   "train.py:24: ValueError: not today",
 		"python: train.py:text":                    "output 1 of module 1 (Two) is of str; expected a tensor",

@@ -23,7 +23,39 @@ const mostSamples = 4
 // Program is the user's program that a job names.
 func Program(j *job.Job) foreign.Program {
 	path, function := j.Model.Program()
-	return foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss}
+	p := foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss, Cut: j.Model.Cut}
+	if len(p.Cut) > 0 {
+		p.Inputs = inputs(j, of(j))
+	}
+	return p
+}
+
+// samples is how many samples the modules of a job are tried with.
+func samples(j *job.Job) int { return min(mostSamples, j.Train.Batch) }
+
+// inputs are those that the first module of a job is tried with.
+func inputs(j *job.Job, config *model.ModulesConfig) (all []foreign.ProbeInput) {
+	names, shape, t := config.ModuleInputs(samples(j))
+	for _, name := range names {
+		input := foreign.ProbeInput{Shape: shape, Type: t.String(), Limit: config.Vocabulary}
+		if name == "mask" || name == "token_types" {
+			input.Limit = 2
+		}
+		all = append(all, input)
+	}
+	return all
+}
+
+// targets are those that the user's loss of a job is tried with; none where it has none. Those of some tasks do not all count.
+func targets(j *job.Job, config *model.ModulesConfig) (all []foreign.ProbeInput, ignores bool) {
+	if !config.UserLoss {
+		return nil, false
+	}
+	shape := []int{samples(j)}
+	if config.Task != model.Images && config.Task != model.Classification {
+		shape = append(shape, config.Sequence)
+	}
+	return []foreign.ProbeInput{{Shape: shape, Type: "i32", Limit: config.Vocabulary}}, config.Task == model.MaskedLanguage || config.Task == model.Translation
 }
 
 // maxProgramBytes bounds the file of a user's modules.
@@ -74,21 +106,13 @@ func Run(ctx context.Context, j *job.Job, c foreign.Config) (config *model.Modul
 	}
 	config = of(j)
 	config.Framework = built.Framework
-	samples := min(mostSamples, j.Train.Batch)
-	names, shape, t := config.ModuleInputs(samples)
-	probe := foreign.Probe{Seed: j.Seed}
-	for _, name := range names {
-		input := foreign.ProbeInput{Shape: shape, Type: t.String(), Limit: config.Vocabulary}
-		if name == "mask" || name == "token_types" {
-			input.Limit = 2
-		}
-		probe.Inputs = append(probe.Inputs, input)
-	}
+	probe := foreign.Probe{Inputs: inputs(j, config), Seed: j.Seed}
+	probe.Targets, probe.Ignores = targets(j, config)
 	probed, err := p.Probe(probe)
 	if err != nil {
-		return nil, fmt.Errorf("a dry run on %d samples of %v: %w", samples, shape[1:], err)
+		return nil, fmt.Errorf("a dry run on %d samples of %v: %w", samples(j), probe.Inputs[0].Shape[1:], err)
 	}
-	config.Modules, err = foreign.Modules(built, probed, samples)
+	config.Modules, err = foreign.Modules(built, probed, samples(j))
 	return config, err
 }
 

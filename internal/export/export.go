@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/shard"
 	"github.com/avgpipe/avgpipe/stage"
+	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 )
 
@@ -225,7 +226,7 @@ func (all *collected) take(ctx context.Context, store shard.Store, digest shard.
 		return meta, err
 	}
 	for _, t := range meta.Tensors {
-		if t.TiedTo != "" && !all.copies {
+		if t.TiedTo != "" && !all.copies || layer.Again(t.Name, t.TiedTo) {
 			continue
 		}
 		if t.Offset < 0 || t.Offset+t.Len() > len(vector) {

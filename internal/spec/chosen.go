@@ -107,3 +107,11 @@ func tunedBy(r *tuner.Report) string {
 	}
 	return text
 }
+
+// cutHint says how a user's modules become more.
+func (x *resolver) cutHint() string {
+	if x.Job.Model.Python == "" {
+		return ""
+	}
+	return "; model.cut says where one module is cut"
+}

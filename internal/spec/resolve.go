@@ -242,7 +242,7 @@ func (x *resolver) cutOnce() bool {
 	case most == 0:
 		x.refuse("chunks", strconv.Itoa(layers), "%d chunks for a model of %s; every chunk needs a layer, so at most %d fit, on one device", chunks, x.Model.Depth(), layers)
 	case stages > most && chunks == 1:
-		x.refuse("stages", strconv.Itoa(most), "%d stages for a model of %s; every stage needs a layer, so at most %d fit", stages, x.Model.Depth(), most)
+		x.refuse("stages", strconv.Itoa(most), "%d stages for a model of %s; every stage needs a layer, so at most %d fit%s", stages, x.Model.Depth(), most, x.cutHint())
 	case stages > most:
 		x.refuse("stages", strconv.Itoa(most), "%d stages of %d chunks for a model of %s; every chunk needs a layer, so at most %d fit, or %d without chunks",
 			stages, chunks, x.Model.Depth(), most, layers)

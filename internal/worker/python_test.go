@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -104,6 +105,21 @@ func TestTiedModulesInPythonStayEqual(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestACutModuleIsExportedUnderItsOwnNames, also what two of its parts have.
+func TestACutModuleIsExportedUnderItsOwnNames(t *testing.T) {
+	program := modules(t, "shared", nil)
+	a := inPython(t, 2, 2, func(j *job.Job) { program(j); j.Model.Cut = []string{"two"} }, nil)
+	weights := exported(t, a, train(t, a, nil))
+	for _, name := range []string{"gain", "tokens.weight", "one.mix.weight_hh_l0", "two.norm.bias", "head.weight"} {
+		if n := bytes.Count(weights, []byte(strconv.Quote(name))); n != 1 {
+			t.Errorf("the file has %d tensors %s", n, name)
+		}
+	}
+	if bytes.Contains(weights, []byte("gain@")) {
+		t.Error("the file has the parameter of another part")
 	}
 }
 

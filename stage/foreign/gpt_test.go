@@ -30,7 +30,7 @@ func TestAGPTHasTheBitsOfPlainPyTorch(t *testing.T) {
 	}}
 	data := textsOf(length, vocabulary, *gptSteps, micros*samples)
 	var want plainAnswer
-	stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, true}, &want)
+	stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, true, nil}, &want)
 	for _, stages := range []int{1, 2, 4} {
 		t.Run(fmt.Sprintf("%d stages", stages), func(t *testing.T) {
 			d, process, built, modules := open(t, program, foreign.ProbeInput{Shape: []int{samples, length}, Type: "i32", Limit: vocabulary})

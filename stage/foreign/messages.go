@@ -115,6 +115,9 @@ type Program struct {
 	Function string         `json:"function"` // of the file
 	Args     map[string]any `json:"args"`     // by name
 	Loss     string         `json:"loss"`     // a function of the file that gives the loss of logits and targets; "": none
+	// Cut names modules within the one that the function returns: it is cut in front of each. Inputs are what it is then tried with, as in a Probe.
+	Cut    []string     `json:"cut,omitempty"`
+	Inputs []ProbeInput `json:"inputs,omitempty"`
 }
 
 // Built is what the function returned.
@@ -150,6 +153,9 @@ type Probe struct {
 	Inputs []ProbeInput `json:"inputs"`
 	Repeat int          `json:"repeat"`
 	Seed   uint64       `json:"seed"`
+	// Targets are what the user's loss is tried with, if any; an i32 of limit 0 is below the last dimension of what the last module gives.
+	Targets []ProbeInput `json:"targets,omitempty"`
+	Ignores bool         `json:"ignores,omitempty"` // some of the first target do not count: they are -1
 }
 
 // ProbeInput is an input of the first module. Its first dimension is that of the samples.

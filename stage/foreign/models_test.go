@@ -54,7 +54,7 @@ func TestManyKindsOfModulesTrainAsInPlainPyTorch(t *testing.T) {
 				config, data = model.ModulesConfig{Task: model.Language, Sequence: length, Vocabulary: vocabulary, UserLoss: true}, texts(length, vocabulary)
 			}
 			var want plainAnswer
-			stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, false}, &want)
+			stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, false, nil}, &want)
 			d, process, built, modules := open(t, program, input)
 			config.Modules = modules
 			m, err := config.Build()

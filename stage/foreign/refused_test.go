@@ -39,7 +39,7 @@ func try(p *foreign.Process, file, function string) error {
 	if err != nil {
 		return err
 	}
-	probed, err := p.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}})
+	probed, err := p.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}, Targets: []foreign.ProbeInput{{Shape: []int{samples}, Type: "i32"}}})
 	if err != nil {
 		return err
 	}
@@ -85,13 +85,18 @@ func TestRefusedPrograms(t *testing.T) {
 		{"no_such_file.py", "build", "FileNotFoundError", "no_such_file.py"},
 		{"refused.txt", "build", "", "is no Python file; expected a name that ends in .py"},
 		{refused + ":no_loss", "number", "", "refused.py has no function no_loss; expected one, which gives the loss of logits and targets"},
-		{refused, "number", "", "number returned: int; expected an nn.Sequential of PyTorch or a list of its modules"},
-		{refused, "empty", "", "empty returned: empty list; expected an nn.Sequential"},
+		{refused, "number", "", "number returned: int; expected a module of PyTorch or a list of them"},
+		{refused, "empty", "", "empty returned: empty list; expected a module of PyTorch"},
 		{refused, "mixed", "", "module 1 of what build returned is of int; expected a module of PyTorch"},
 		{refused, "scripted", "", "module 0 of what build returned is compiled by TorchScript"},
 		{refused, "no_modules", "", "build returned a Sequential without modules; expected at least one"},
-		{refused, "whole", "", "build returned one Whole, which cannot be cut; expected an nn.Sequential or a list of modules"},
-		{refused, "skips", "", "build returned a Skips, whose forward is not that of nn.Sequential"},
+		{refused, "gives_no_gradient", "", "no gradient flows through any output of module 1 (Of), so that nothing in front of it learns"},
+		{refused, "detaches", "", "no gradient flows from the outputs of module 1 (Of) to any of its inputs, so that nothing in front of it learns"},
+		{refused, "reads_another", "", "the gradient of module 2 (Of) flows to what another one computed, by another way than its inputs"},
+		{refused, "reads_what_was", "", "module 2 (Of) gives something else of the same inputs when it runs alone, after the others ran on other samples"},
+		{refused + ":no_number", "fine", "", "the loss function gave torch.float32 of shape (4, 2); expected a tensor of torch.float32 with one number"},
+		{refused + ":no_gradient", "fine", "", "the loss function gave a number that no gradient flows through"},
+		{refused + ":wrong_shape", "fine", "RuntimeError", "shape '[-1, 3]' is invalid for input of size 4"},
 		{refused, "gives_dict", "", "output 0 of module 1 (Of) is of dict; expected a tensor, or a tuple of tensors"},
 		{refused, "gives_sparse", "", "output 0 of module 1 (Of) is on cpu and of layout torch.sparse_coo; expected a dense tensor of the processor"},
 		{refused, "gives_nothing", "", "module 1 (Of) gave a tuple of 0; expected a tensor"},
@@ -126,11 +131,13 @@ func TestRefusedPrograms(t *testing.T) {
 			if err.Type != c.kind || !strings.Contains(err.Message, c.text) {
 				t.Errorf("found %q: %.300q, expected %q: %q", err.Type, err.Message, c.kind, c.text)
 			}
-			at, _, _ := strings.Cut(c.file, ":")
+			at, loss, _ := strings.Cut(c.file, ":")
 			line := 0
 			switch at {
 			case refused:
-				line = lineOf(t, filepath.Join("testdata", at), c.function)
+				if line = lineOf(t, filepath.Join("testdata", at), loss); line == 0 {
+					line = lineOf(t, filepath.Join("testdata", at), c.function)
+				}
 			case "imports_syntax.py", "syntax.py":
 				at, line = "syntax.py", 4
 			case "imports_missing.py":
@@ -149,7 +156,6 @@ func TestRefusedPrograms(t *testing.T) {
 	}
 	for function, text := range map[string]string{
 		"gives_none_of_samples": "module 1 (Of): output 0 has shape []: expected its first dimension to be the 4 samples",
-		"gives_no_gradient":     "module 1 (Of): no gradient flows through any of its outputs, expected one that depends on what is trained",
 	} {
 		if err := try(p, "testdata/"+refused, function); err == nil || err.Error() != text {
 			t.Errorf("%s: found %v, expected %s", function, err, text)
@@ -158,7 +164,7 @@ func TestRefusedPrograms(t *testing.T) {
 	if _, err := p.Build(foreign.Program{Path: "testdata/refused.py", Function: "mixed", Args: map[string]any{"x": math.NaN()}}, 1); err == nil || !strings.Contains(err.Error(), "the request was not sent") {
 		t.Errorf("an argument that is no number: %v", err)
 	}
-	for _, function := range []string{"not_a_number", "switches_gradients_off", "spectral", "repeats_a_module", "replaces_clock"} {
+	for _, function := range []string{"not_a_number", "switches_gradients_off", "spectral", "repeats_a_module", "replaces_clock", "whole", "skips", "frozen_in_front"} {
 		if err := try(p, "testdata/accepted.py", function); err != nil {
 			t.Errorf("%s: %v", function, err)
 		}

@@ -32,6 +32,7 @@ type plainRequest struct {
 	Samples   int            `json:"samples"`
 	Batches   []plainBatch   `json:"batches"`
 	Digests   bool           `json:"digests"`
+	Cut       []string       `json:"cut"` // of one module; null: build returns a Sequential or a list
 }
 
 type plainBatch struct {
@@ -103,7 +104,7 @@ func TestTrainsAsPlainPyTorch(t *testing.T) {
 	wants := map[string]plainAnswer{}
 	for _, optimizer := range []string{"Rounded", "SGD"} {
 		var want plainAnswer
-		stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, optimizer, map[string]any{"lr": rate}, micros, samples, data, false}, &want)
+		stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, optimizer, map[string]any{"lr": rate}, micros, samples, data, false, nil}, &want)
 		wants[optimizer] = want
 	}
 	for _, c := range []struct {

@@ -10,6 +10,7 @@ package layer
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 )
@@ -35,6 +36,10 @@ type Size struct {
 
 // Rows is R = B*T.
 func (s Size) Rows() int { return s.B * s.T }
+
+// Again reports whether a parameter that is tied to another has its name too, with more behind it: it is the same one in another module, and has no
+// place in files.
+func Again(name, tiedTo string) bool { return tiedTo != "" && strings.HasPrefix(name, tiedTo+"@") }
 
 // Param describes one trainable tensor of a layer.
 type Param struct {

@@ -172,7 +172,7 @@ func (m *Model) NamesCopies() bool { return m.Family == Python }
 // from the tensor that it is tied to, and is not exported (p.TiedTo is not empty).
 func (m *Model) TensorNames(p layer.Param) []string {
 	name := p.Name
-	if p.TiedTo != "" && !m.NamesCopies() {
+	if p.TiedTo != "" && !m.NamesCopies() || layer.Again(p.Name, p.TiedTo) {
 		name = p.TiedTo
 	}
 	names := []string{name}

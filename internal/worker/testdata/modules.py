@@ -41,3 +41,20 @@ def tied(width=16):
 
 def fails(how):
     return nn.Sequential(nn.Embedding(256, 8), Fails(how), nn.Linear(8, 256))
+
+
+class Shared(nn.Module):
+    """A model of its own, of which two parts have one parameter."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.tokens, self.one, self.two = nn.Embedding(256, width), Block(width), Block(width)
+        self.gain, self.head = nn.Parameter(torch.ones(width)), nn.Linear(width, 256)
+
+    def forward(self, ids):
+        x = self.one(self.tokens(ids)) * self.gain
+        return self.head(self.two(x) * self.gain)
+
+
+def shared():
+    return Shared()

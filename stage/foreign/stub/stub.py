@@ -9,10 +9,16 @@ docs/worker-protocol.md says what requests mean.
 It takes nothing but Python's standard library and the framework that the user's program imports.
 """
 
+import bisect
+import contextlib
+import difflib
 import faulthandler
+import functools
 import importlib.util
+import itertools
 import json
 import mmap
+import operator
 import os
 import select
 import signal
@@ -92,6 +98,8 @@ class Torch:
         self.types = {"f32": torch.float32, "i32": torch.int32}
         self.names = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32"}
         self.units = []  # (name, module), in the order in which they run
+        self.whole = None  # the one module that build returned, of which the units are parts
+        self.owners = {}  # by name of a parameter or a running statistic: the unit that has it under this name
         self.spread = False  # a tuple goes to a module as several arguments
         self.parameters = {}  # by name: (module, name in it, value)
         self.buffers = {}  # the same, of running statistics
@@ -115,10 +123,13 @@ class Torch:
 
     # What there is.
 
-    def build(self, built):
-        """Takes what build returned apart: into the modules of a Sequential or of a list."""
-        self.spread = not isinstance(built, self.torch.nn.Sequential)
-        self.units = self.units_of(built)
+    def build(self, built, cut, inputs):
+        """Takes what build returned apart: into the modules of a Sequential or of a list, or one module where it is to be cut."""
+        nn = self.torch.nn
+        if isinstance(built, nn.Module) and (cut or not isinstance(built, (nn.Sequential, nn.ModuleList)) or isinstance(built, nn.Sequential) and type(built).forward is not nn.Sequential.forward):
+            self.whole = built
+        self.spread = self.whole is not None or not isinstance(built, nn.Sequential)
+        self.units = self.units_of(built, cut, inputs)
         self.flags = [[(m, m.training) for m in unit.modules()] for _, unit in self.units]
         self.trains = [True] * len(self.units)
         out = [self.describe(name, unit) for name, unit in self.units]
@@ -128,39 +139,48 @@ class Torch:
         }  # as build made them
         return out
 
-    def units_of(self, built):
+    def units_of(self, built, cut, inputs):
         nn = self.torch.nn
         kind = type(built)
-        if isinstance(built, (nn.Sequential, nn.ModuleList)):
-            if isinstance(built, nn.Sequential) and kind.forward is not nn.Sequential.forward:
-                self.refuse(f"build returned a {kind.__name__}, whose forward is not that of nn.Sequential, so that it cannot be cut; expected an nn.Sequential or a list of modules", kind.forward)
+        if self.whole is not None:
+            self.check_module("what build returned", built)
+            for full, x in [*built.named_parameters(), *built.named_buffers()]:
+                self.check_tensor(full, x)
+            if not cut:
+                return [("model", built)]
+            examples = [[self.example({**t, "shape": [n] + t["shape"][1:]}) for t in inputs] for n in Cutter.COUNTS]
+            units = Cutter(self.torch, self.program, built, examples).cut(cut)
+        elif cut:
+            self.refuse(f"model.cut says where one module is cut, and build returned a {kind.__name__} of modules; remove model.cut, or return one module")
+        elif isinstance(built, (nn.Sequential, nn.ModuleList)):
             if any(built.__dict__.get(hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")):
                 self.refuse(f"build returned a {kind.__name__} with hooks, which would not run; expected hooks on its modules only")
             if built._parameters or built._buffers:
                 self.refuse(f"build returned a {kind.__name__} with parameters or buffers of its own; expected that all are those of its modules")
             units = list(built._modules.items())  # named_children leaves out what it met before
-        elif isinstance(built, nn.Module):
-            self.refuse(f"build returned one {kind.__name__}, which cannot be cut; expected an nn.Sequential or a list of modules", kind.forward)
         else:
             units = [(str(i), m) for i, m in enumerate(built)]
         if not units:
             self.refuse(f"build returned a {kind.__name__} without modules; expected at least one")
         for name, unit in units:
-            if not isinstance(unit, nn.Module):
-                self.refuse(f"module {name} of what build returned is of {type(unit).__name__}; expected a module of PyTorch")
-            if any(isinstance(m, self.torch.jit.ScriptModule) for m in unit.modules()):
-                self.refuse(f"module {name} of what build returned is compiled by TorchScript; expected the module that it was compiled from")
+            self.check_module(f"module {name} of what build returned", unit)
         return units
+
+    def check_module(self, what, unit):
+        if not isinstance(unit, self.torch.nn.Module):
+            self.refuse(f"{what} is of {type(unit).__name__}; expected a module of PyTorch")
+        if any(isinstance(m, self.torch.jit.ScriptModule) for m in unit.modules()):
+            self.refuse(f"{what} is compiled by TorchScript; expected the module that it was compiled from")
 
     def refuse(self, text, *callables):
         """Refuses what the first of functions is about that the user wrote; build, unless he wrote any."""
         raise Refused(text, self.program.at(*callables))
 
     def refuse_module(self, number, text):
-        self.refuse(text, type(self.units[number][1]).forward)
+        self.refuse(text, type(self.units[number][1] if self.whole is None else self.whole).forward)
 
     def describe(self, name, unit):
-        out = {"name": name, "type": type(unit).__name__, "parameters": [], "buffers": []}
+        out = {"name": name, "type": self.kind(unit), "parameters": [], "buffers": []}
         for full, module, own, p in self.tensors(name, unit, "_parameters"):
             out["parameters"].append(self.describe_parameter(full, p))
             self.parameters[full] = (module, own, p)
@@ -176,10 +196,15 @@ class Torch:
 
     def tensors(self, name, unit, kind):
         """The tensors of a kind of a module and of those within, also those that were met before: (name, module, name in it, tensor)."""
-        for path, module in unit.named_modules(prefix=name, remove_duplicate=False):
+        for path, module in unit.named_modules(remove_duplicate=False):
             for own, tensor in getattr(module, kind).items():
                 if tensor is not None:
-                    yield f"{path}.{own}", module, own, tensor
+                    yield self.full(name, path, own), module, own, tensor
+
+    def full(self, name, path, own):
+        """The name of a tensor of a unit, as the whole has it. Where another unit has it too, the unit stands behind it, and files are without it."""
+        full = ".".join(filter(None, (name if self.whole is None else "", path, own)))
+        return full if self.owners.setdefault(full, name) == name else f"{full}@{name}"
 
     def check_tensor(self, what, x):
         if self.torch.nn.parameter.is_lazy(x):
@@ -255,10 +280,11 @@ class Torch:
 
     def originals(self, name, unit, of):
         """The tensors of a module as build made them."""
-        for path, module in unit.named_modules(prefix=name, remove_duplicate=False):
+        for path, module in unit.named_modules(remove_duplicate=False):
             for own in list(module._parameters) + list(module._buffers):
-                if f"{path}.{own}" in of:
-                    yield (f"{path}.{own}",) + of[f"{path}.{own}"]
+                full = self.full(name, path, own)
+                if full in of:
+                    yield (full,) + of[full]
 
     def parameter(self, original, at, gradient):
         shape = list(original.shape)
@@ -374,7 +400,10 @@ class Torch:
 
     def called(self, number):
         name, unit = self.units[number]
-        return f"{name} ({type(unit).__name__})"
+        return f"{name} ({self.kind(unit)})"
+
+    def kind(self, unit):
+        return f"part of {type(self.whole).__name__}" if self.whole not in (None, unit) else type(unit).__name__
 
     def store(self, outputs, request):
         """Copies outputs to where they are to be."""
@@ -423,17 +452,20 @@ class Torch:
 
     def loss(self, outputs, wanted):
         """The user's loss of what the last module gave, and of targets: one number, which is written where it is wanted."""
-        torch, function = self.torch, self.function
-        if function is None:
+        if self.function is None:
             raise Refused("a forward with a loss after a build that named no function for it; expected one with a name")
         targets = [self.place(t) for t in wanted["targets"]]
-        given = [x.long() if x.dtype == torch.int32 else x.clone() for x in targets]
-        loss = function(*(x[0] if len(x) == 1 else tuple(x) for x in (outputs, given)))
+        loss = self.loss_of(outputs, [x.long() if x.dtype == self.torch.int32 else x.clone() for x in targets])
+        self.arena.check(wanted["at"], 4)
+        NUMBER.pack_into(self.arena.memory, wanted["at"], loss.item())
+        return loss
+
+    def loss_of(self, outputs, targets):
+        torch, function = self.torch, self.function
+        loss = function(*(x[0] if len(x) == 1 else tuple(x) for x in (outputs, targets)))
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0 or loss.dtype != torch.float32:
             found = f"{loss.dtype} of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             self.refuse(f"the loss function gave {found}; expected a tensor of torch.float32 with one number, of shape ()", function)
-        self.arena.check(wanted["at"], 4)
-        NUMBER.pack_into(self.arena.memory, wanted["at"], loss.item())
         return loss
 
     # The dry run.
@@ -447,7 +479,22 @@ class Torch:
         for number in range(len(self.units)):
             found, x = self.probe_module(number, x, repeat, seed)
             out.append(found)
+        Split(self, seed).check(*([self.example(t) for t in request["inputs"]] for _ in range(2)))
+        if self.function is not None and request.get("targets"):
+            self.probe_loss(x, request)
         return out
+
+    def probe_loss(self, outputs, request):
+        """Has the user's loss of made-up targets, so that an error in it is seen before the training."""
+        targets = [self.example({**t, "limit": t["limit"] or (outputs[0].shape[-1] if outputs[0].dim() else 2)}) for t in request["targets"]]
+        if request.get("ignores"):
+            targets[0].view(-1)[::2] = -1
+        with self.torch.enable_grad():
+            leaves = [y.detach().clone().requires_grad_(y.is_floating_point()) for y in outputs]
+            loss = self.loss_of([y.clone() for y in leaves], targets)
+            if not loss.requires_grad:
+                self.refuse("the loss function gave a number that no gradient flows through; expected one that depends on what the last module gives", self.function)
+            loss.backward()
 
     def example(self, t):
         if t["type"] == "i32":
@@ -457,11 +504,7 @@ class Torch:
     def probe_module(self, number, inputs, repeat, seed):
         name, unit = self.units[number]
         originals = list(self.originals(name, unit, self.buffers))
-        bound = {
-            "parameters": self.copies(name, unit),
-            "buffers": [(m, own, b.to(self.torch.float32, copy=True), None) for _, m, own, b in originals],
-            "recurrent": self.sets[None]["recurrent"],
-        }
+        bound = self.copied(number, {})
         values = [p.detach().clone() for _, _, _, p, _, _ in bound["parameters"]]
         times, first = ([], []), None
         self.install(bound)
@@ -484,9 +527,17 @@ class Torch:
             "differentiable": [y.requires_grad for y in outputs],
         }, first
 
-    def copies(self, name, unit):
-        """Parameters of a module as a set has them, for a dry run: a module that computes with others is found out."""
-        out, made = {}, {}
+    def copied(self, number, made):
+        """A set of a module, for a dry run: a module that computes with other parameters is found out. Those that are tied are made once."""
+        name, unit = self.units[number]
+        return {
+            "parameters": self.copies(name, unit, made),
+            "buffers": [(m, own, b.to(self.torch.float32, copy=True), None) for _, m, own, b in self.originals(name, unit, self.buffers)],
+            "recurrent": self.sets[None]["recurrent"],
+        }
+
+    def copies(self, name, unit, made):
+        out = {}
         for full, module, own, p in self.originals(name, unit, self.parameters):
             p.grad = None
             if p not in made:
@@ -506,10 +557,18 @@ class Torch:
             middle = perf_counter()
             roots = [y for y in outputs if y.requires_grad]
             if roots:
-                torch.autograd.backward(roots, [torch.ones_like(y) for y in roots])
+                self.backward_once(number, roots)
             times[0].append(middle - begin)
             times[1].append(perf_counter() - middle)
         return sizes, outputs
+
+    def backward_once(self, number, roots):
+        try:
+            self.torch.autograd.backward(roots, [self.torch.ones_like(y) for y in roots])
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            self.refuse_module(number, f"the gradient of module {self.called(number)} flows to what another one computed, by another way than its inputs; expected that what it computes with is given to it")
 
     def unchanged(self, number, bound, values):
         """Refuses a module that has made or changed parameters in its forward."""
@@ -543,6 +602,505 @@ class Torch:
         if x.numel() == 0:
             self.refuse_module(number, f"{what} of module {self.called(number)} has no elements: shape {tuple(x.shape)}; expected at least one")
         return {"shape": list(x.shape), "type": self.names[x.dtype]}
+
+
+class Split:
+    """Holds modules that run one by one against the same modules in one graph, in a dry run."""
+
+    def __init__(self, of, seed):
+        self.of, self.torch, self.seed = of, of.torch, seed
+        made = {}
+        self.bounds = [of.copied(number, made) for number in range(len(of.units))]
+        self.originals = [list(of.originals(name, unit, of.buffers)) for name, unit in of.units]
+
+    def check(self, inputs, others):
+        of = self.of
+        for bound in self.bounds:
+            of.install(bound)
+        try:
+            with self.torch.enable_grad():
+                given, outputs = self.together(inputs)
+                gradients = self.gradients(outputs)
+                self.alone(given, others, outputs, gradients)
+        finally:
+            of.install(of.sets[None])
+            for originals in self.originals:
+                for _, module, own, b in originals:
+                    module._buffers[own] = b
+        if of.whole is not None and of.units[0][1] is not of.whole:
+            self.as_whole(inputs, outputs, gradients)
+
+    def run(self, number, inputs, train=True):
+        request = {"first": number, "seeds": [self.seed + number], "train": train, "begins": True, "count": False}
+        return self.of.run(request, self.bounds[number], inputs)
+
+    def together(self, inputs):
+        """What each module is given, and what the last one gives, as one graph."""
+        given, x = [], [x.clone() for x in inputs]
+        for number in range(len(self.bounds)):
+            given.append([(y.detach().clone(), y.requires_grad) for y in x])
+            flows = any(y.requires_grad for y in x)
+            x = self.run(number, x)
+            if flows and not any(y.requires_grad for y in x):
+                self.of.refuse_module(number, f"no gradient flows through any output of module {self.of.called(number)}, so that nothing in front of it learns; expected one that depends on what is trained, or requires_grad_(False) in front of it")
+        return given, x
+
+    def backward(self, outputs, gradients):
+        pairs = [(y, dy) for y, dy in zip(outputs, gradients) if y.requires_grad and dy is not None]
+        if pairs:
+            self.torch.autograd.backward([y for y, _ in pairs], [dy for _, dy in pairs])
+
+    def weights(self, outputs):
+        """A gradient of outputs, of which no two elements are equal."""
+        return [self.torch.cos(self.torch.arange(float(y.numel()))).view(y.shape).to(y.dtype) if y.is_floating_point() else None for y in outputs]
+
+    def parameters(self, number):
+        return [(full, p) for full, _, _, p, _, _ in self.bounds[number]["parameters"] if p.requires_grad]
+
+    def gradients(self, outputs):
+        """The gradient of each parameter by name; None where nothing flows to it."""
+        self.backward(outputs, self.weights(outputs))
+        every = [pair for number in range(len(self.bounds)) for pair in self.parameters(number)]
+        found = {full: p.grad for full, p in every}
+        for _, p in every:
+            p.grad = None
+        return found
+
+    def alone(self, given, others, outputs, expected):
+        """Runs each module on what it was given, the last one first, after all ran on something else."""
+        of = self.of
+        with self.torch.no_grad():
+            x = [x.clone() for x in others]
+            for number in range(len(self.bounds)):
+                x = self.run(number, x)
+        wanted, back = [y.detach() for y in outputs], self.weights(outputs)
+        for number in reversed(range(len(self.bounds))):
+            leaves = [x.clone().requires_grad_(flows) for x, flows in given[number]]
+            found = self.run(number, [x.clone() for x in leaves])
+            if len(found) != len(wanted) or not all(of.same(a.detach(), b) for a, b in zip(found, wanted)):
+                of.refuse_module(number, f"module {of.called(number)} gives something else of the same inputs when it runs alone, after the others ran on other samples; expected that it depends on its inputs, its parameters and random numbers of PyTorch alone, and that its inputs share no memory")
+            before = {p for earlier in range(number) for _, p in self.parameters(earlier)} - {p for later in range(number, len(self.bounds)) for _, p in self.parameters(later)}
+            self.backward(found, back)
+            if any(p.grad is not None for p in before):
+                of.refuse_module(number, f"the gradient of module {of.called(number)} flows to modules in front of it by another way than its inputs; expected that what it computes with is given to it")
+            if any(flows for _, flows in given[number]) and not any(x.grad is not None for x in leaves):
+                of.refuse_module(number, f"no gradient flows from the outputs of module {of.called(number)} to any of its inputs, so that nothing in front of it learns; expected that one does, or requires_grad_(False) in front of it")
+            wanted, back = [x for x, _ in given[number]], [x.grad for x in leaves]
+        for number in range(len(self.bounds)):
+            for full, p in self.parameters(number):
+                if not self.near(p.grad, expected[full]):
+                    of.refuse_module(number, f"the gradient of parameter {full} is another when modules run one by one than when all are one graph; expected that a module depends on its inputs alone")
+
+    def near(self, a, b):
+        if a is None or b is None:
+            return a is b or not (b if a is None else a).any()
+        return self.torch.allclose(a, b, rtol=1e-3, atol=1e-5 * (float(b.abs().max()) or 1), equal_nan=True)
+
+    def as_whole(self, inputs, outputs, expected):
+        """Runs the module that was cut as it is, with the random numbers of its parts."""
+        of, torch = self.of, self.torch
+        hooks, kept = [], [(m, dict(m._buffers)) for m in of.whole.modules()]
+        for number, (name, _) in enumerate(of.units):
+            if number > 0:
+                hooks.append(of.whole.get_submodule(name).register_forward_pre_hook(lambda *_, number=number: torch.default_generator.manual_seed(self.seed + number) and None))
+        try:
+            for module, buffers in kept:
+                module._buffers.update({own: None if b is None else b.clone() for own, b in buffers.items()})
+            torch.default_generator.manual_seed(self.seed)
+            with torch.enable_grad():
+                found = of.whole(*(x.clone() for x in inputs))
+                found = list(found) if isinstance(found, (tuple, list)) else [found]
+                if len(found) != len(outputs) or not all(of.same(a.detach(), b.detach()) for a, b in zip(found, outputs)):
+                    of.refuse_module(0, f"the parts of the {type(of.whole).__name__} that model.cut cuts give something else than the whole; cut elsewhere, or put what is in between into modules that no cut is within")
+                self.backward(found, self.weights(found))
+            for full, (_, _, p) in of.parameters.items():
+                if p.requires_grad and not self.near(p.grad, expected[full]):
+                    of.refuse_module(0, f"the gradient of parameter {full} is another when the {type(of.whole).__name__} is cut than as a whole; cut elsewhere, or put what is in between into modules that no cut is within")
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for module, buffers in kept:
+                module._buffers.update(buffers)
+            for _, _, p in of.parameters.values():
+                p.grad = None
+
+
+# ---- A module of PyTorch that is cut ----------------------------------------------------------------------------
+
+
+class Cutter:
+    """Cuts a module in front of the calls of some of those within it, into modules that run one after the other.
+
+    Its forward is traced on made-up samples: modules that no cut is within are called and not looked into. A trace knows what each value is for two
+    numbers of samples. So sizes are numbers while it is traced, and what lives across a cut is a tensor that crosses, or is computed again behind it.
+    """
+
+    COUNTS = (2, 3)  # of samples
+    # What makes tensors of numbers alone: it is part of the trace, and not a constant of it.
+    FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "tensor", "tril_indices", "triu_indices", "zeros")
+
+    def __init__(self, torch, program, whole, examples):
+        self.torch, self.program, self.whole, self.examples = torch, program, whole, examples  # of each count
+        self.kind = type(whole).__name__
+        self.modules = dict(whole.named_modules(remove_duplicate=False))
+
+    def refuse(self, text, at=None):
+        raise Refused(text, at or self.program.at(type(self.whole).forward))
+
+    def cut(self, names):
+        """The parts by name, each a module whose parameters have the names that they have in the whole."""
+        self.check(names)
+        graphs = []
+        for train in (True, False):
+            with self.made_up(train):
+                if train:
+                    self.whole(*(x.clone() for x in self.examples[0]))  # an error of the user's program is one of his own lines
+                graphs.append(self.parts(names))
+        (parts, training), (others, evaluation) = graphs
+        if parts != others or any(self.crossing(a) != self.crossing(b) for a, b in zip(training, evaluation)):
+            self.refuse(f"what lives across the cuts of a {self.kind} is not the same in training and in evaluation; expected the same, so cut where it is")
+        return [(name, self.module(a, b)) for name, a, b in zip(parts, training, evaluation)]
+
+    @staticmethod
+    def crossing(graph):
+        return sum(node.op == "placeholder" for node in graph.nodes)
+
+    def check(self, names):
+        for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
+            if getattr(self.whole, hooks):
+                self.refuse(f"build returned a {self.kind} with hooks, which would not run where model.cut cuts it; expected hooks on modules within it")
+        met = {}
+        for name in names:
+            if name not in self.modules or name == "":
+                near = difflib.get_close_matches(name, [n for n in self.modules if n], 3, 0.5) or sorted((n for n in self.modules if n), key=lambda n: n.count("."))[:5]
+                self.refuse(f"model.cut names {name!r}, and the {self.kind} has no such module; nearest: {', '.join(near)}")
+            module = self.modules[name]
+            if id(module) in met:
+                self.refuse(f"model.cut names {met[id(module)]} and {name}, which are one module; expected each once")
+            met[id(module)] = name
+
+    @contextlib.contextmanager
+    def made_up(self, train):
+        """Nothing of what runs within changes the module: neither its running statistics nor whether it trains."""
+        kept = [(m, dict(m._buffers), m.training) for m in self.whole.modules()]
+        for module, buffers, training in kept:
+            module._buffers.update({own: None if b is None else b.clone() for own, b in buffers.items()})
+            module.training = training and train
+        try:
+            with self.torch.random.fork_rng(devices=[]), self.torch.no_grad():
+                yield
+        finally:
+            for module, buffers, training in kept:
+                module._buffers.clear()
+                module._buffers.update(buffers)
+                module.training = training
+
+    def parts(self, names):
+        """The names of the parts, in their order, and the graph of each."""
+        trace = self.trace(names)
+        cuts = []
+        for name in names:
+            calls = trace.calls.get(name, [])
+            if len(calls) != 1:
+                found = f"calls {len(calls)} times" if calls else "does not call as it was tried"
+                near = "" if calls else "".join(f"; nearest: {n}" for n in [next((n for n, m in self.modules.items() if n.startswith(name + ".") and trace.called(n)), "")] if n)
+                self.refuse(f"model.cut names {name}, of {type(self.modules[name]).__name__}, which the forward of the {self.kind} {found}; expected a module that it calls once{near}", calls[1][1] if calls else None)
+            cuts.append((calls[0][0], name, calls[0][1]))
+        cuts.sort()
+        first = next((i for i, node in enumerate(trace.order) if node.op not in ("placeholder", "get_attr")), 0)
+        if cuts[0][0] > first:
+            cuts.insert(0, (0, "start" if "start" not in self.modules else "start.", None))
+        for (at, name, _), (other, behind, line) in zip(cuts, cuts[1:]):
+            if all(node.op in ("placeholder", "get_attr") for node in trace.order[at:other]):
+                self.refuse(f"model.cut names {name} and {behind}, and nothing runs between them; remove one of them", line)
+        begins = [0] + [at for at, _, _ in cuts[1:]] + [len(trace.order)]
+        names = [name for _, name, _ in cuts]
+        return names, Splitter(self, trace, names, begins).graphs()
+
+    def trace(self, names):
+        inside = {id(self.modules[prefix]) for name in names for prefix in itertools.accumulate(name.split("."), lambda a, b: f"{a}.{b}") if prefix != name}
+        trace = tracer(self.torch)(self, {id(self.modules[name]): name for name in names}, inside)
+        originals = {name: getattr(self.torch, name) for name in self.FACTORIES}
+        try:
+            for name, original in originals.items():
+                setattr(self.torch, name, trace.factory(original))
+            with self.torch.enable_grad():
+                trace.trace(self.whole)
+        except Refused:
+            raise
+        except Exception as error:
+            own = [f for f in traceback.extract_tb(error.__traceback__) if self.program.owns(os.path.abspath(f.filename))]
+            if trace.failed is not None or not own:
+                raise  # in a module, as it runs
+            self.refuse(f"the forward of the {self.kind} cannot be followed here: {type(error).__name__}: {message(error)}; expected operations of PyTorch in what model.cut cuts, so put this into a module that no cut is within", (own[-1].filename, own[-1].lineno or 0))
+        finally:
+            for name, original in originals.items():
+                setattr(self.torch, name, original)
+        return trace
+
+    def module(self, training, evaluation):
+        """A part, which runs one of two graphs."""
+        GraphModule, names = self.torch.fx.GraphModule, self.whole.state_dict().keys()
+        part = GraphModule(self.whole, training)
+        other = GraphModule(self.whole, evaluation)
+        for path, module in other.named_modules(remove_duplicate=False):  # what only an evaluation uses
+            inside = part.get_submodule(path.rpartition(".")[0]) if path else None
+            if path and not hasattr(inside, path.rpartition(".")[2]):
+                inside.add_module(path.rpartition(".")[2], module)
+            for own, p in module._parameters.items():
+                part.get_submodule(path)._parameters.setdefault(own, p)
+            for own, b in module._buffers.items():
+                part.get_submodule(path)._buffers.setdefault(own, b)
+        for path, module in part.named_modules(remove_duplicate=False):
+            for own in module._buffers:
+                if f"{path}.{own}".lstrip(".") not in names:
+                    module._non_persistent_buffers_set.add(own)
+        runs = {True: type(part).forward, False: type(other).forward}
+        part.forward = lambda *inputs: runs[part.training](part, *inputs)
+        return part
+
+
+class Splitter:
+    """Splits what was traced into graphs, and has values cross from each to those behind it."""
+
+    def __init__(self, cutter, trace, names, begins):
+        self.cutter, self.trace, self.torch, self.names, self.begins = cutter, trace, cutter.torch, names, begins
+        self.part = {node: bisect.bisect_right(begins, i) - 1 for i, node in enumerate(trace.order)}
+        self.inputs = [node for node in trace.order if node.op == "placeholder"]
+        self.part.update({node: 0 for node in self.inputs})
+        self.memory = {}
+
+    def graphs(self):
+        last = len(self.names) - 1
+        wanted = [set() for _ in self.names]  # of each part, what crosses to it
+        for part in range(last, 0, -1):
+            uses = [u for node in self.of(part) for u in node.all_input_nodes]
+            wanted[part] = {n for u in uses if self.part[u] < part for n in self.needs(u, part)}
+            wanted[part] |= {n for n in (wanted[part + 1] if part < last else ()) if self.part[n] < part}
+        at = {node: i for i, node in enumerate(self.trace.order)}
+        crossing = [sorted(nodes, key=at.get) for nodes in wanted]
+        for part in range(1, last + 1):
+            if not crossing[part]:
+                self.cutter.refuse(f"nothing lives across the cut in front of {self.names[part]}; expected a tensor, so cut elsewhere")
+        return [self.graph(part, crossing[part] if part else self.inputs, crossing[part + 1] if part < last else None) for part in range(last + 1)]
+
+    def of(self, part):
+        return [n for n in self.trace.order[self.begins[part]:self.begins[part + 1]] if n.op not in ("placeholder", "get_attr")] + ([self.trace.output] if part == len(self.names) - 1 else [])
+
+    def crosses(self, node):
+        """Reports whether a value may cross: a tensor of each sample."""
+        values = self.trace.values[node]
+        return all(isinstance(v, self.torch.Tensor) and v.dim() > 0 and v.shape[0] == n and v.numel() for v, n in zip(values, Cutter.COUNTS)) and values[0].dtype in self.types
+
+    @property
+    def types(self):
+        t = self.torch
+        return (t.float32, t.int64, t.int32, t.bool)
+
+    def literal(self, a, b, size):
+        """A value that follows from the number of samples, which size gives: numbers and tuples of them. None of others, in a tuple."""
+        if type(a) is not type(b):
+            return None
+        if isinstance(a, tuple):
+            parts = [self.literal(x, y, size) for x, y in zip(a, b)]
+            return None if len(a) != len(b) or None in parts else (tuple(p for (p,) in parts),)
+        if isinstance(a, (int, float, bool, str, type(None), self.torch.dtype, self.torch.device)) and a == b:
+            return (a,)
+        few, more = Cutter.COUNTS
+        if type(a) is int and a % few == 0 and a * more == b * few:
+            return (size(a // few),)
+        return None
+
+    def needs(self, node, part):
+        """What has to cross for a part to have a value of an earlier one."""
+        if node not in self.memory:
+            self.memory[node] = self.find(node, part)
+        return self.memory[node]
+
+    def find(self, node, part):
+        if node.op == "get_attr" or self.literal(*self.trace.values[node], lambda k: k) is not None:
+            return set()
+        if self.crosses(node):
+            return {node}
+        a, b = self.trace.values[node]
+        is_tensor = isinstance(a, self.torch.Tensor)
+        what = f"{a.dtype} of shapes {tuple(a.shape)} and {tuple(b.shape)} for {Cutter.COUNTS[0]} and {Cutter.COUNTS[1]} samples" if is_tensor else f"of {type(a).__name__}"
+        if node.op not in ("call_function", "call_method") or node in self.trace.random:
+            self.cutter.refuse(f"{node.name}, which lives across the cut in front of {self.names[part]}, is {what}; expected a tensor of torch.float32, of integers or of bools, with the samples as its first dimension", self.trace.lines.get(node))
+        return {n for u in node.all_input_nodes for n in self.needs(u, part)}
+
+    def graph(self, part, crossing, behind):
+        g, has, raw = self.torch.fx.Graph(), {}, {}
+        for node in crossing:
+            raw[node] = g.placeholder(node.name)
+        sized = next((n for n in crossing if self.crosses(n)), None)
+
+        def size(k):
+            shape = g.call_function(getattr, (raw[sized], "shape"))
+            return g.call_function(operator.mul, (g.call_function(operator.getitem, (shape, 0)), k))
+
+        def get(node):
+            if node in has:
+                return has[node]
+            found = self.literal(*self.trace.values[node], size) if self.part[node] < part and node.op != "get_attr" else None
+            if found is not None:
+                return found[0]
+            kind = getattr(self.trace.values[node][0], "dtype", None)
+            if node in raw:
+                has[node] = raw[node] if part == 0 or kind in (self.torch.float32, self.torch.int64) else g.call_method("to", (raw[node], kind))
+            else:
+                has[node] = g.node_copy(node, get)
+            return has[node]
+
+        for node in self.of(part):
+            if node.op != "output":
+                has[node] = g.node_copy(node, get)
+        if behind is None:
+            g.output(self.torch.fx.node.map_arg(self.trace.output.args[0], get))
+            return g
+        out = []
+        for node in behind:
+            narrow = self.trace.values[node][0].dtype in (self.torch.bool, self.torch.int32)
+            if node in raw and part > 0:
+                out.append(raw[node])
+            else:
+                out.append(g.call_method("long", (get(node),)) if narrow else get(node))
+        g.output(out[0] if len(out) == 1 else tuple(out))
+        return g
+
+
+def tracer(torch):
+    """The class that traces a module for a Cutter: each value is known for two numbers of samples."""
+    fx = torch.fx
+
+    class Traced(fx.Proxy):
+        def __getattr__(self, name):
+            return Attribute(self, name)
+
+        def __index__(self):
+            return self.tracer.known(self, operator.index)
+
+        def __int__(self):
+            return self.tracer.known(self, int)
+
+        def __float__(self):
+            return self.tracer.known(self, float)
+
+        def __len__(self):
+            return self.tracer.known(self, len)
+
+        def __bool__(self):
+            return self.tracer.known(self, bool)
+
+        def __iter__(self):
+            return iter([self[i] for i in range(len(self))])
+
+    class Attribute(Traced):
+        def __init__(self, root, name):
+            self.root, self.attr, self.tracer, self.made = root, name, root.tracer, None
+
+        @property
+        def node(self):
+            if self.made is None:
+                self.made = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {}).node
+            return self.made
+
+        def __call__(self, *args, **kwargs):
+            return self.tracer.create_proxy("call_method", self.attr, (self.root,) + args, kwargs)
+
+    class Tracer(fx.Tracer):
+        proxy_buffer_attributes = True
+
+        def __init__(self, cutter, cuts, inside):
+            super().__init__()
+            self.cutter, self.cuts, self.inside = cutter, cuts, inside
+            self.order, self.values, self.lines, self.random, self.calls = [], {}, {}, set(), {}
+            self.running, self.failed, self.output = False, None, None
+
+        def line(self):
+            frame = sys._getframe(1)
+            while frame is not None:
+                if self.cutter.program.owns(os.path.abspath(frame.f_code.co_filename)):
+                    return frame.f_code.co_filename, frame.f_lineno
+                frame = frame.f_back
+            return None
+
+        def proxy(self, node):
+            return Traced(node, self)
+
+        def factory(self, original):
+            @functools.wraps(original)
+            def make(*args, **kwargs):
+                return original(*args, **kwargs) if self.running else self.create_proxy("call_function", original, args, kwargs)
+
+            return make
+
+        def create_args_for_root(self, function, is_module, concrete_args=None):
+            given = [self.create_proxy("placeholder", f"given_{i}", (), {}) for i in range(len(self.cutter.examples[0]))]
+            return function, [self.root] + given
+
+        def is_leaf_module(self, module, name):
+            return id(module) not in self.inside
+
+        def called(self, name):
+            return any(node.op == "call_module" and node.target == name for node in self.order)
+
+        def call_module(self, module, forward, args, kwargs):
+            if self.running:
+                return forward(*args, **kwargs)
+            if id(module) in self.cuts:
+                self.calls.setdefault(self.cuts[id(module)], []).append((len(self.order), self.line()))
+            return super().call_module(module, forward, args, kwargs)
+
+        def getattr(self, attr, value, cache):
+            return value if self.running else super().getattr(attr, value, cache)
+
+        def create_node(self, kind, target, args, kwargs, name=None, type_expr=None):
+            if not torch.is_grad_enabled():
+                self.cutter.refuse(f"the forward of the {self.cutter.kind} computes without gradients here; expected that in a module that no cut is within", self.line())
+            node = super().create_node(kind, target, args, kwargs, name, type_expr)
+            if kind == "output":
+                self.output = node
+                return node
+            self.order.append(node)
+            self.lines[node] = self.line()
+            before, self.running = torch.get_rng_state(), True
+            try:
+                with torch.no_grad():
+                    self.values[node] = [self.compute(node, i) for i in range(len(self.cutter.COUNTS))]
+            except BaseException:
+                self.failed = node
+                raise
+            finally:
+                self.running = False
+            if not torch.equal(before, torch.get_rng_state()):
+                self.random.add(node)
+            return node
+
+        def compute(self, node, which):
+            get = lambda of: fx.node.map_arg(of, lambda n: self.values[n][which])
+            if node.op == "placeholder":
+                return self.cutter.examples[which][int(node.target.rpartition("_")[2])].clone()
+            if node.op == "get_attr":
+                return functools.reduce(getattr, node.target.split("."), self.root)
+            args, kwargs = get(node.args), get(node.kwargs)
+            if node.op == "call_function":
+                return node.target(*args, **kwargs)
+            if node.op == "call_method":
+                return getattr(args[0], node.target)(*args[1:], **kwargs)
+            return self.root.get_submodule(node.target)(*args, **kwargs)
+
+        def known(self, proxy, of):
+            """What control flow depends on: a number that is the same for any number of samples."""
+            a, b = self.values[proxy.node]
+            if isinstance(a, torch.Tensor) and of is not len:
+                self.cutter.refuse(f"the forward of the {self.cutter.kind} depends on the values of a tensor here; expected that in a module that no cut is within", self.line())
+            a, b = of(a), of(b)
+            if a != b:
+                self.cutter.refuse(f"the forward of the {self.cutter.kind} depends on the number of samples here: {a} and {b} for {Cutter.COUNTS[0]} and {Cutter.COUNTS[1]} of them; expected that in a module that no cut is within", self.line())
+            return a
+
+    return Tracer
 
 
 FRAMEWORKS = [Torch]
@@ -583,11 +1141,11 @@ class Stub:
             if framework.made(built):
                 made = framework(self.arena, self.threads, self.program)
                 made.function = loss
-                modules = made.build(built)
+                modules = made.build(built, request.get("cut") or [], request.get("inputs") or [])
                 self.framework = made
                 return {"framework": made.name, "modules": modules}
         kind = ("empty " if isinstance(built, (list, tuple)) and not built else "") + type(built).__name__
-        raise Refused(f"{function} returned: {kind}; expected an nn.Sequential of PyTorch or a list of its modules", self.program.at())
+        raise Refused(f"{function} returned: {kind}; expected a module of PyTorch or a list of them", self.program.at())
 
     def load(self, path):
         """Runs the user's file as a module, of which the directory is where it finds others."""

@@ -31,3 +31,30 @@ def spectral():
 def repeats_a_module():
     act, linear = nn.ReLU(), nn.Linear(2, 2)
     return nn.Sequential(linear, act, linear, act)
+
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.linear(x) + x
+
+
+def whole():
+    return Whole()
+
+
+class Skips(nn.Sequential):
+    def forward(self, x):
+        return self[0](x) + x
+
+
+def skips():
+    return Skips(nn.Linear(2, 2))
+
+
+def frozen_in_front():
+    first = nn.Linear(2, 2).requires_grad_(False)
+    return [first, of(lambda self, x: x.detach()), nn.Linear(2, 2)]

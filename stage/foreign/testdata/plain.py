@@ -56,6 +56,9 @@ def main():
         model = torch.nn.ModuleList(model)
     make = Rounded if q["optimizer"] == "Rounded" else getattr(torch.optim, q["optimizer"])
     optimizer = make(model.parameters(), **q["options"])
+    whole, seed = q.get("cut") is not None, None
+    for name in q.get("cut") or []:
+        model.get_submodule(name).register_forward_pre_hook(lambda module, inputs, name=name: seed(name) and None)
     losses, micros, samples = [], q["micros"], q["samples"]
     for step, batch in enumerate(q["batches"]):
         x = torch.tensor(batch["x"] or batch["ids"]).view(micros, samples, -1)
@@ -65,8 +68,12 @@ def main():
         key = mix((mix((mix(q["seed"]) + 0) & MASK) + step) & MASK)
         for m in range(micros):
             h = x[m]
-            for name, module in model._modules.items():  # named_children leaves out what was met before
-                torch.manual_seed(mix((mix(key ^ stream(name)) + m * samples) & MASK))
+            seed = lambda name: torch.manual_seed(mix((mix(key ^ stream(name)) + m * samples) & MASK))
+            if whole:
+                seed("start" if q["cut"] else "model")
+                h = model(h)
+            for name, module in [] if whole else model._modules.items():  # named_children leaves out what was met before
+                seed(name)
                 h = module(*h) if isinstance(h, tuple) else module(h)
             loss = user.loss(h, y[m])
             (loss / micros).backward()

@@ -66,24 +66,6 @@ def no_modules():  # at: no_modules
     return nn.Sequential()
 
 
-class Whole(nn.Module):
-    def forward(self, x):  # at: whole
-        return x
-
-
-def whole():
-    return Whole()
-
-
-class Skips(nn.Sequential):
-    def forward(self, x):  # at: skips
-        return self[0](x) + x
-
-
-def skips():
-    return Skips(nn.Linear(2, 2))
-
-
 def of(forward):
     """A module that computes so."""
     return type("Of", (nn.Module,), {"forward": forward})()
@@ -144,10 +126,59 @@ def gives_no_elements():
 
 
 def gives_no_gradient():
-    def forward(self, x):
+    def forward(self, x):  # at: gives_no_gradient
         return x.detach()
 
     return one(forward)
+
+
+def detaches():
+    def forward(self, x):  # at: detaches
+        return x.detach() @ self.weight
+
+    module = of(forward)
+    module.weight = nn.Parameter(torch.ones(2, 2))
+    return [nn.Linear(2, 2), module, nn.Linear(2, 2)]
+
+
+class Remembers(nn.Linear):
+    def forward(self, x):
+        self.seen = super().forward(x)
+        return self.seen
+
+
+def reads_another():
+    first = Remembers(2, 2)
+
+    def forward(self, x):  # at: reads_another
+        return x + first.seen
+
+    return [first, nn.Linear(2, 2), of(forward)]
+
+
+def reads_what_was():
+    first = Remembers(2, 2)
+
+    def forward(self, x):  # at: reads_what_was
+        return x + first.seen.detach()
+
+    return [first, nn.Linear(2, 2), of(forward)]
+
+
+def no_number(logits, targets):  # at: no_number
+    return logits
+
+
+def no_gradient(logits, targets):  # at: no_gradient
+    return logits.detach().sum()
+
+
+def wrong_shape(logits, targets):
+    return nn.functional.cross_entropy(logits, targets.view(-1, 3))  # at: wrong_shape
+
+
+def fine():
+    return [nn.Linear(2, 2)]
 
 
 def forward_raises():
