@@ -92,7 +92,7 @@ A JOB is named by its id, or by its name if only one job has it.`,
 	}
 	cmd.SetFlagErrorFunc(flagError)
 	cmd.AddCommand(
-		newSubmitCommand(), newTuneCommand(), newExplainCommand(), newAuditCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
+		newSubmitCommand(), newCheckCommand(), newTuneCommand(), newExplainCommand(), newAuditCommand(), newStatusCommand(), newWatchCommand(), newLogsCommand(), newHistoryCommand(), newCancelCommand(), newRmCommand(), newResumeCommand(), newExportCommand(),
 		newGenerateCommand(), newPredictCommand(), newTranslateCommand(), newEvaluateCommand(), newTokenizeCommand(),
 		newNodesCommand(), newBackupCommand(), newRestoreCommand(), newChaosCommand(), newPlanCommand(), newContextCommand(), newLoginCommand(), newVersionCommand(),
 	)

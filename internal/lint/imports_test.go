@@ -135,7 +135,7 @@ var mayImport = map[string][]string{
 		"internal/objectstore", "internal/remotedata", "internal/access", "internal/agent", "internal/coordinator", "internal/logging", "internal/node", "internal/server", "internal/admission", "internal/wire/ucx", "internal/worker/...", "internal/api", "internal/gpu", "internal/gpu/nvml", "internal/infer", "internal/outputdir", "internal/profile", "internal/obstacle", "internal/pki",
 		"internal/manual", "internal/nearest", "internal/process", "internal/strictyaml", "internal/words", "job", "stage/device", "stage/device/cuda", "stage/device/pick",
 	},
-	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/checkpoint", "internal/data", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/pki", "internal/strictyaml", "internal/words", "job", "schedule", "stage/device", "tuner"},
+	"cmd/avgpipectl": {"internal/manual", "internal/api", "internal/chart", "internal/checkpoint", "internal/data", "internal/dryrun", "internal/gpu", "internal/jobfile", "internal/modeldir", "internal/nearest", "internal/pki", "internal/strictyaml", "internal/words", "job", "schedule", "stage/device", "stage/foreign", "stage/model", "tuner"},
 	"bench/...":      {"..."},
 }
 

@@ -12,6 +12,9 @@ import (
 // a core does.
 const rate = 50e9
 
+// Seconds is what a dry run took for floating-point operations that it was turned into.
+func Seconds(flops float64) float64 { return flops / rate }
+
 // Modules describes modules as a model is made of them: what was built, and what it did in a dry run with so many samples.
 func Modules(b Built, probed []Probed, samples int) ([]model.Module, error) {
 	if err := b.check(); err != nil {

@@ -56,7 +56,7 @@ class Program:
 
     def owns(self, file):
         """Reports whether the user wrote a file: it lies beside the program, and in no installed package."""
-        return file.startswith(self.directory) and "site-packages" not in file and "dist-packages" not in file
+        return file.startswith(self.directory) and "<frozen " not in file and "site-packages" not in file and "dist-packages" not in file
 
     def at(self, *callables):
         """File and line of the first of the functions that the user wrote."""
