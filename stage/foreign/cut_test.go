@@ -109,6 +109,7 @@ func TestRefusedCuts(t *testing.T) {
 		{"listed", "0", "model.cut says where one module is cut, and build returned a list of modules"},
 		{"raises", "second", "not today"},
 		{"in_place", "second", "expected that it depends on its inputs, its parameters and random numbers of PyTorch alone, and that its inputs share no memory"},
+		{"cast", "second", "the parts of the Cast that model.cut cuts give something else than the whole"},
 		{"sizes", "second", ""},
 	} {
 		t.Run(c.function+" "+c.cut, func(t *testing.T) {

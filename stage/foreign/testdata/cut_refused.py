@@ -175,6 +175,17 @@ def in_place():
     return InPlace()
 
 
+class Cast(Base):
+    def forward(self, x):  # at: cast
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = self.first(x)
+        return self.second(x.float())
+
+
+def cast():
+    return Cast()
+
+
 class Sizes(Base):
     """Sizes, of samples as well, live across the cut."""
 
