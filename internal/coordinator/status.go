@@ -128,10 +128,12 @@ func admit(out *api.JobStatus, s *spec.Spec) {
 // coordinator is at.
 func reasonOf(j *cluster.Job, v View) string {
 	switch {
-	case j.State.Ended() || v.Note == "" || v.Note == j.Reason:
+	case j.State.Ended() || v.Silent == "" && (v.Note == "" || v.Note == j.Reason):
 		return j.Reason
 	case v.Waits:
 		return v.Note
+	case v.Silent != "" && !j.Cancelling && (j.State == cluster.Running || j.State == cluster.Starting): // what else is known is older
+		return j.Reason + "; now: " + v.Silent
 	case v.Trains && held(v) != "" && !j.Cancelling:
 		return j.Reason + "; now: " + held(v)
 	case j.Cancelling:
@@ -185,6 +187,7 @@ type View struct {
 	Note     string          // what the coordinator is at with the job, for people
 	Failing  bool            // the last choice could not be carried out
 	Unheard  bool            // a worker cannot be heard, as its node does not answer; Note says which
+	Silent   string          // which worker does not answer its node's daemon, and for how long; "": all do
 	Fault    string          // why the last commit failed; "" when it did not
 	Nodes    []string        // where a worker runs
 	Trains   bool            // all workers run and have begun to
@@ -203,6 +206,20 @@ func (o *observed) lateCopies(now time.Time) string {
 	return o.uncopied
 }
 
+// silence says which worker has not answered for longest, where that is a break: it may be stopped, and is not killed before responseAfter. "": all answer.
+func (g *generation) silence() string {
+	var longest *worker
+	for _, w := range g.living() {
+		if w.silent >= longestGap && (longest == nil || w.silent > longest.silent) {
+			longest = w
+		}
+	}
+	if longest == nil {
+		return ""
+	}
+	return fmt.Sprintf("the worker%s has not answered for %v", g.of(longest), longest.silent.Round(time.Second))
+}
+
 // Published returns what the last tick published.
 func (c *Coordinator) Published() *Published { return c.published.Load() }
 
@@ -218,6 +235,7 @@ func (c *Coordinator) publish(free int) {
 		for _, w := range o.living() {
 			v.Nodes = append(v.Nodes, w.process.Node)
 		}
+		v.Silent = o.silence()
 		if o.spec != nil && nodes > 1 && o.spec.Job.Center.Replicas > nodes {
 			v.Few = fmt.Sprintf("center.replicas is %d and the cluster has %d nodes: there are %d copies of each shard", o.spec.Job.Center.Replicas, nodes, nodes)
 		}

@@ -4,7 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/avgpipe/avgpipe/internal/agent"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/footprint"
@@ -26,6 +28,8 @@ func TestAStatusSaysNothingThatIsOver(t *testing.T) {
 		"training":            {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Note: "a commit is due"}, api.Running, "training"},
 		"cannot act":          {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Failing: true, Note: "no leader"}, api.Running, "training; now: no leader"},
 		"a node is silent":    {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Unheard: true, Note: "b is silent"}, api.Running, "training; now: b is silent"},
+		"a worker is silent":  {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Silent: "no answer", Note: "training", Status: full}, api.Running, "training; now: no answer"},
+		"it was, and ended":   {cluster.Job{State: cluster.Done, Reason: "done"}, View{Silent: "no answer"}, api.Done, "done"},
 		"loading":             {cluster.Job{State: cluster.Starting, Reason: "restarted"}, View{Note: "the worker is loading"}, api.Starting, "restarted; now: the worker is loading"},
 		"a commit is held up": {cluster.Job{State: cluster.Running, Reason: "training"}, View{Trains: true, Finished: true, Note: "x", Status: full}, api.Waiting, "training; now: the disk is full"},
 		"waiting":             {cluster.Job{State: cluster.Queued, Reason: "resumed"}, View{Waits: true, Note: "the disk is full"}, api.Waiting, "the disk is full"},
@@ -36,6 +40,24 @@ func TestAStatusSaysNothingThatIsOver(t *testing.T) {
 			t.Errorf("%s: %s: %s; want %s: %s", name, s.State, s.Reason, c.state, c.reason)
 		}
 	}
+}
+
+// TestAStatusSaysWhichWorkerDoesNotAnswer once that is a break, and for how long, until it answers again.
+func TestAStatusSaysWhichWorkerDoesNotAnswer(t *testing.T) {
+	a, b := &worker{process: agent.Process{Node: "a"}, phase: training}, &worker{process: agent.Process{Node: "b"}, phase: training}
+	o := &observed{generation: generation{workers: []*worker{a, b}}}
+	now := time.Unix(0, 0)
+	say := func(of *worker, e agent.Event, want string) {
+		t.Helper()
+		if o.take(of, e, now); o.silence() != want {
+			t.Errorf("after %+v of %s: %q, want %q", e, of.process.Node, o.silence(), want)
+		}
+	}
+	say(a, agent.Event{Silent: time.Second}, "")
+	say(a, agent.Event{Silent: 2200 * time.Millisecond}, "the worker on a has not answered for 3s")
+	say(b, agent.Event{Silent: 5 * time.Second}, "the worker on b has not answered for 5s")
+	say(b, agent.Event{Status: &control.Status{}}, "the worker on a has not answered for 3s")
+	say(a, agent.Event{Status: &control.Status{}}, "")
 }
 
 // TestAStatusHasWhatWasPredictedBesideWhatIsTaken, and why the job is on GPUs.
