@@ -16,7 +16,6 @@ import (
 	"github.com/avgpipe/avgpipe/internal/data"
 	"github.com/avgpipe/avgpipe/internal/feed"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
-	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/pipeline"
@@ -36,6 +35,7 @@ type trainer struct {
 	log        *zap.Logger
 	events     *control.EventLog
 	progress   *progress
+	drifts     driftNotes
 	cancel     context.CancelCauseFunc // ends the worker
 
 	group   atomic.Pointer[pipeline.Group] // nil while loading
@@ -202,23 +202,6 @@ func (t *trainer) listeners(ctx context.Context, h *host) pipeline.Events {
 			t.log.Info("the final round is complete", zap.Uint64("round", round))
 		},
 	}
-}
-
-// drifted notes that rounds of a stage are synchronous from now on, or no longer.
-func (t *trainer) drifted(r pipeline.DriftReport) {
-	t.progress.synchronize(r.Stage, r.Synchronous)
-	note := driftNote(r, t.assignment.Spec.Job.Averaging.MaxDrift)
-	t.events.Append(control.Event{Kind: control.Note, Round: r.Round, Text: note})
-	t.log.Warn(note)
-}
-
-// driftNote says why rounds change.
-func driftNote(r pipeline.DriftReport, most float64) string {
-	found := fmt.Sprintf("round %d: the pipelines of stage %d were %s of the length of its weights from the center", r.Round, r.Stage, words.Percent(r.Drift))
-	if r.Synchronous {
-		return fmt.Sprintf("%s, beyond averaging.max_drift of %s: its rounds are synchronous until they move at most half of that within one", found, words.Percent(most))
-	}
-	return fmt.Sprintf("%s, at most half of averaging.max_drift of %s: its rounds are no longer synchronous", found, words.Percent(most))
 }
 
 // persist makes a stage's part of a round durable and tells the daemon. A failure that does not pass by itself ends the worker:
