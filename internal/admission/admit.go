@@ -80,7 +80,7 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	case j.Model.From != "":
 		a.checkFrom(r.Base)
 	}
-	facts := spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model, GPUs: q.Host.GPUs, NoGPU: q.Host.NoGPU, Hosts: q.Host.Hosts}
+	facts := spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model, GPUs: q.Host.GPUs, NoGPU: q.Host.NoGPU, Hosts: q.Host.Hosts, Unread: j.Train.Epochs > 0}
 	if j.Devices.Kind == job.KindAuto && facts.NoGPU == "" && len(gpu.Usable(facts.GPUs)) > 0 && a.model != nil {
 		if lacks := a.missing(job.KindGPU); lacks != nil {
 			facts.NoGPU = lacks.Error()
@@ -93,7 +93,8 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 		if err != nil {
 			return nil, err
 		}
-		if facts.Epoch = epoch; epoch > 0 && j.Train.Epochs > 0 && at.Err() == nil { // how long rounds are may follow from it
+		if facts.Unread && at.Err() == nil { // how long rounds are may follow from it
+			facts.Epoch, facts.Unread = epoch, false
 			a.job = j
 			found = a.resolve(facts)
 		}

@@ -200,6 +200,8 @@ func TestWhatABudgetOfEpochsIsTooShortForIsRefused(t *testing.T) {
 		{nil, ""},
 		{keys{"averaging.method": "streaming-diloco", "averaging.fragments": "2"}, ""},
 		{keys{"averaging.tau": "4"}, ""},
+		{keys{"averaging.tau": "auto", "averaging.tau_most": "2"}, ""}, // fewer than diloco takes in a long run
+		{keys{"averaging.tau": "auto", "averaging.tau_most": "1"}, "averaging.tau_most is 1: of this job, with method diloco, at least 2 are chosen; want tau_most: 2 or more"},
 		{keys{"averaging.tau": "32"}, "averaging.tau is 32, so a round takes 256 samples, more than all of the budget (0.08 epochs); want a shorter round or a larger budget"},
 		{keys{"optimizer.warmup": "100"}, "optimizer.warmup is 100 steps, more than the 12 of the budget (0.08 epochs)"},
 		{keys{"averaging.method": "easgd-async", "averaging.tau": "6"}, "averaging.tau is 6, and the budget (0.08 epochs) has 1 round of it"},

@@ -84,7 +84,7 @@ func (x *resolver) decideRounds() bool {
 // boundTau decides from and up to how many steps of a round are chosen where the file leaves that open: from least on, and so few that a budget of steps, which is 0 where nobody knows it, has leastRounds for every exchange.
 func (x *resolver) boundTau(least, steps, every int) bool {
 	a := &x.Job.Averaging
-	if given := a.TauMost; given > 0 && given < least {
+	if given := a.TauMost; given > 0 && given < least && !x.Unread {
 		x.refuse("averaging.tau_most", strconv.Itoa(least), "averaging.tau is auto and averaging.tau_most is %d: of this job, with method %s, at least %d are chosen; want tau_most: %d or more, or a number for tau",
 			given, a.Method, least, least)
 		return false

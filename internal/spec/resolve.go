@@ -30,6 +30,7 @@ type Facts struct {
 	GPUs        []gpu.GPU     // of the node, the sick ones too
 	NoGPU       string        // why this program can use none, whichever there are; empty: it can
 	Epoch       uint64        // samples in an epoch; 0: not known
+	Unread      bool          // it may be known later, once the data were read: what is refused for its length is refused then
 	// Hosts are the nodes that stages may lie on, this one among them; fewer than two: this one alone.
 	Hosts []Host
 
