@@ -25,8 +25,10 @@ func (n *node) openFetched() (closeIt func()) {
 }
 
 // fetch implements agent.Config.Fetch.
-func (n *node) fetch(s *spec.Spec) agent.Sight {
-	p := n.copies.Want(s.User, s.Remote)
+func (n *node) fetch(s *spec.Spec) agent.Sight { return sightOf(n.copies.Want(s.User, s.Remote)) }
+
+// sightOf says of what a job waits for.
+func sightOf(p remotedata.Progress) agent.Sight {
 	switch kind := objectstore.KindOf(p.Err); {
 	case p.Left == 0:
 		return agent.Sight{}
@@ -34,6 +36,9 @@ func (n *node) fetch(s *spec.Spec) agent.Sight {
 		return agent.Sight{Fetching: fmt.Sprintf("%s of %s of its data have been fetched", words.Bytes(p.Done), words.Bytes(p.Total))}
 	case kind == objectstore.Changed:
 		why := fmt.Sprintf("data.files: %v: it is not what it was when the job was submitted; restore it, or submit the job anew", p.Err)
+		return agent.Sight{Data: why, Gone: why}
+	case kind == objectstore.Differs: // to submit the same job anew would not help
+		why := fmt.Sprintf("data.files: %v, else restore it, and submit the job anew", p.Err)
 		return agent.Sight{Data: why, Gone: why}
 	case kind == objectstore.Unavailable:
 		return agent.Sight{Data: fmt.Sprintf("data.files: %v; it is tried again", p.Err)}

@@ -54,6 +54,7 @@ const (
 	NoObject    Kind = "no_object"
 	Damaged     Kind = "damaged" // content is not what it is said to be
 	Changed     Kind = "changed" // the object has another ETag than the one that was asked for
+	Differs     Kind = "differs" // the content has another digest than the one that a user gave
 )
 
 // Error is a failed operation on a bucket.
@@ -67,7 +68,7 @@ type Error struct {
 func (e *Error) Error() string {
 	what := map[Kind]string{
 		Refused: "access is refused", NoBucket: "there is no such bucket",
-		Damaged: "the content is damaged", Changed: "the object was replaced by another", NoObject: "there is no such object", Unavailable: "the store cannot be used now",
+		Damaged: "the content is damaged", Changed: "the object was replaced by another", Differs: "the content has another digest", NoObject: "there is no such object", Unavailable: "the store cannot be used now",
 	}[e.Kind]
 	return fmt.Sprintf("%s %s: %s: %v", e.Op, e.URL, what, e.Err)
 }

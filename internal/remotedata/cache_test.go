@@ -3,6 +3,7 @@ package remotedata
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -303,7 +304,9 @@ func TestADigestThatDiffersIsAnotherFile(t *testing.T) {
 		c := r.cache(dir, nil)
 		defer c.Close()
 		p := until(t, c, "failed", func(p Progress) bool { return p.Err != nil }, a)
-		if objectstore.KindOf(p.Err) != objectstore.Changed || !strings.Contains(p.Err.Error(), "its SHA-256 is") {
+		sum := sha256.Sum256(bytesOf(&a))
+		want := fmt.Sprintf("its SHA-256 is %x, and the job file gives %s; if the file is the one that is meant, write #sha256=%x", sum, a.SHA256, sum)
+		if objectstore.KindOf(p.Err) != objectstore.Differs || !strings.Contains(p.Err.Error(), want) || strings.Contains(p.Err.Error(), "replaced") {
 			t.Errorf("%v", p.Err)
 		}
 		synctest.Wait() // the next try, which begins when the failure is said, has ended too

@@ -212,8 +212,8 @@ func (c *Cache) failed(e *entry, p *part, err error) error {
 func (c *Cache) finish(e *entry, p *part) error {
 	found := hex.EncodeToString(p.sum.Sum(nil))
 	if e.object.SHA256 != "" && found != e.object.SHA256 {
-		return errors.Join(&objectstore.Error{Kind: objectstore.Changed, Op: "get", URL: e.object.Shown(), Err: fmt.Errorf(
-			"its SHA-256 is %s, expected %s", found, e.object.SHA256)}, c.remove(p.file.Name()))
+		return errors.Join(&objectstore.Error{Kind: objectstore.Differs, Op: "get", URL: e.object.Shown(), Err: fmt.Errorf(
+			"its SHA-256 is %s, and the job file gives %s; if the file is the one that is meant, write #sha256=%s", found, e.object.SHA256, found)}, c.remove(p.file.Name()))
 	}
 	path := e.object.Path(c.config.Dir)
 	err := p.file.Sync()
