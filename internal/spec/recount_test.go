@@ -56,6 +56,26 @@ func TestCountsThatDoNotFitAreRefusedWithTheNearest(t *testing.T) {
 	}
 }
 
+// TestAnAlphaThatMorePipelinesCannotHaveIsRefused where a job is to go on with them, with its bound for them and the most that it allows. One that was decided by their number is decided anew.
+func TestAnAlphaThatMorePipelinesCannotHaveIsRefused(t *testing.T) {
+	for given, want := range map[string]string{
+		"0.6":  "averaging.alpha is 0.6: with pull: elastic and 4 pipelines at most 2/(4+1) = 0.4, beyond which center and pipelines oscillate with growing distance",
+		"auto": "",
+	} {
+		s, err := emulatedSpec(t, "averaging={pull: elastic, alpha: "+given+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		more, problems := s.Recount(spec.Counts{Pipelines: 4}, spec.Facts{Cores: 2})
+		switch {
+		case want == "" && (len(problems) > 0 || more.Job.Averaging.Alpha != 0.25):
+			t.Errorf("alpha %s: %v, %+v", given, problems, more)
+		case want != "" && (len(problems) == 0 || !strings.Contains(problems[0].Message, want) || problems[0].Nearest != "4 stages and 2 pipelines"):
+			t.Errorf("alpha %s: %v", given, problems)
+		}
+	}
+}
+
 // TestCountsThatNoJobFileMayAskForAreRefusedAtOnce asks for so many that only to weigh them would take minutes.
 func TestCountsThatNoJobFileMayAskForAreRefusedAtOnce(t *testing.T) {
 	s, err := emulatedSpec(t)
