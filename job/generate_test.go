@@ -123,7 +123,10 @@ func (g *generator) section(key string) object {
 	}
 	switch key {
 	case "model":
-		out.set("oneOf", []object{{"required": []string{"family", "config"}}, {"required": []string{"from"}}})
+		alone := func(keys ...string) object {
+			return object{"required": keys, "not": object{"required": []string{"python"}}} // what may stand beside python the parser says
+		}
+		out.set("oneOf", []object{alone("family", "config"), alone("from"), {"required": []string{"python"}}})
 	case "train":
 		var either []object
 		for _, k := range (Train{}).budgetKeys() {
