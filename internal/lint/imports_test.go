@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"stage/model":               {"stage/device", "stage/layer", "stage/program", "internal/nearest", "internal/words"},
 	"stage":                     {"stage/device", "stage/flat", "stage/layer", "stage/model", "stage/program"},
 	"stage/generate":            {"stage", "stage/device", "stage/layer", "stage/model"},
-	"stage/foreign":             {"stage/device", "stage/layer", "stage/model"},
+	"stage/foreign":             {"internal/process", "stage/device", "stage/layer", "stage/model"},
 	"elastic":                   {"stage/flat"},
 	"internal/shard":            {"internal/checkpoint"},
 	"internal/cluster":          {"internal/shard"},

@@ -43,6 +43,10 @@ func (h *host) overInterpreter(ctx context.Context, row int, cores []int, to *st
 			c.Log = func(stream, line string) {
 				h.log.Info("the user's program wrote", zap.Int("device", row), zap.String("stream", stream), zap.String("line", line))
 			}
+			c.LeftOut = func(stream string, lines, bytes int) {
+				h.log.Warn("the user's program writes more than its log takes, which is 64 KiB a second; lines are left out",
+					zap.Int("device", row), zap.String("stream", stream), zap.Int("lines", lines), zap.Int("bytes", bytes))
+			}
 		}
 		p, err := foreign.Start(ctx, c)
 		if err != nil {

@@ -22,12 +22,19 @@ type lines struct {
 	mu             sync.Mutex
 	all            []string
 	bytes, longest int
+	count, left    int // lines that came, and bytes that were left out
+}
+
+func (l *lines) leftOut(_ string, _, bytes int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left += bytes
 }
 
 func (l *lines) add(_, line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.bytes, l.longest = l.bytes+len(line), max(l.longest, len(line))
+	l.count, l.bytes, l.longest = l.count+1, l.bytes+len(line), max(l.longest, len(line))
 	if l.bytes < 1<<20 {
 		l.all = append(l.all, line)
 	}
@@ -71,8 +78,8 @@ const hangs = 5 * time.Second
 func ends(t *testing.T, function string, args map[string]any) (*lines, *foreign.Process, error) {
 	t.Helper()
 	written := &lines{}
-	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Log: written.add})
-	if function == "hangs" {
+	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Log: written.add, LeftOut: written.leftOut})
+	if function == "hangs" || function == "stops" {
 		foreign.BoundAnswers(p, hangs)
 	}
 	_, err := p.Build(foreign.Program{Path: "testdata/ends.py", Function: function, Args: args}, 1)
@@ -99,28 +106,89 @@ func TestAnInterpreterThatEnds(t *testing.T) {
 	}
 }
 
-func TestAnEndlessBuildIsEndedAndItsStacksAreLogged(t *testing.T) {
-	written, _, err := ends(t, "hangs", nil)
-	if _, ok := errors.AsType[*foreign.HangError](err); !ok {
-		t.Fatalf("found %v, expected that it hangs", err)
-	}
-	at := fmt.Sprintf("ends.py\", line %d in hangs", lineOf(t, "testdata/ends.py", "hangs"))
-	if text := written.text(); !strings.Contains(text, at) && !strings.Contains(text, fmt.Sprintf("line %d in hangs", lineOf(t, "testdata/ends.py", "hangs")+1)) || strings.Count(text, "hread 0x") < 2 {
-		t.Errorf("the log has no stacks of all threads: %s", text)
+// TestABuildThatHangsIsEnded, or one that a signal has stopped: the error names the line, and the log has the stacks of all threads if there is one.
+func TestABuildThatHangsIsEnded(t *testing.T) {
+	for _, function := range []string{"hangs", "stops"} {
+		t.Run(function, func(t *testing.T) {
+			written, _, err := ends(t, function, nil)
+			hang, ok := errors.AsType[*foreign.HangError](err)
+			if !ok {
+				t.Fatalf("found %v, expected that it hangs", err)
+			}
+			first := lineOf(t, "testdata/ends.py", function)
+			if filepath.Base(hang.File) != "ends.py" || hang.Line < first || hang.Line > first+1 || hang.Stopped != (function == "stops") || !hang.Logged {
+				t.Errorf("found %+v, expected line %d", hang, first)
+			}
+			if text := written.text(); !strings.Contains(text, fmt.Sprintf("ends.py\", line %d in %s", hang.Line, function)) || strings.Count(text, "hread 0x") < 2 {
+				t.Errorf("the log has no stacks of all threads: %s", text)
+			}
+		})
 	}
 }
 
-func TestALineThatDoesNotEndTakesBoundedMemory(t *testing.T) {
-	const megabytes = 200
-	written, p, err := ends(t, "prints", map[string]any{"megabytes": megabytes})
-	if _, ok := errors.AsType[*foreign.ProgramError](err); !ok { // for it returns nothing
+// TestAProgramThatTakesMoreMemoryThanThereIsLearnsWhere, before the kernel ends something: nothing of this is ever written to.
+func TestAProgramThatTakesMoreMemoryThanThereIsLearnsWhere(t *testing.T) {
+	_, p, err := ends(t, "takes", nil)
+	program, ok := errors.AsType[*foreign.ProgramError](err)
+	if !ok || program.Type != "OSError" || !strings.Contains(program.Message, "Cannot allocate memory") || program.Line != lineOf(t, "testdata/ends.py", "takes") {
+		t.Errorf("found %v, expected that line %d finds no memory", err, lineOf(t, "testdata/ends.py", "takes"))
+	}
+	if _, err := p.Build(foreign.Program{Path: "testdata/ends.py", Function: "none"}, 1); err == nil || !strings.Contains(err.Error(), "has no function none") {
+		t.Errorf("found %v, expected that the process lives", err)
+	}
+}
+
+// TestStacksAreNotSaidToBeInALogThatIsNotThere: when a job is submitted, nobody keeps what the program writes.
+func TestStacksAreNotSaidToBeInALogThatIsNotThere(t *testing.T) {
+	p, err := foreign.Start(t.Context(), foreign.Config{Interpreter: stagetest.Python(t)})
+	if err != nil {
 		t.Fatal(err)
+	}
+	foreign.BoundAnswers(p, hangs)
+	_, err = p.Build(foreign.Program{Path: "testdata/ends.py", Function: "hangs"}, 1)
+	if hang, ok := errors.AsType[*foreign.HangError](err); !ok || hang.Logged || hang.Line == 0 || strings.Contains(err.Error(), "log") {
+		t.Errorf("found %v, expected no word of a log", err)
 	}
 	if err := p.Close(); err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
-	if written.bytes != megabytes<<20 || written.longest > 64<<10 {
-		t.Errorf("%d bytes came, in lines of at most %d; expected %d and %d", written.bytes, written.longest, megabytes<<20, 64<<10)
+}
+
+// What is handed on of a stream at once, and then in a second; a line costs 160 bytes beside its own.
+const (
+	burst     = 1 << 20
+	perSecond = 64 << 10
+	perLine   = 160
+)
+
+// TestWhatAProgramWritesIsBounded, one line without end, and many short ones; all of it is read, and what is left out is counted. Stacks come all the same.
+func TestWhatAProgramWritesIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		function  string
+		megabytes int
+	}{{"prints", 200}, {"prints_lines", 20}} {
+		t.Run(c.function, func(t *testing.T) {
+			began := time.Now()
+			written, p, err := ends(t, c.function, map[string]any{"megabytes": c.megabytes})
+			if _, ok := errors.AsType[*foreign.ProgramError](err); !ok { // for it returns nothing
+				t.Fatal(err)
+			}
+			foreign.BoundAnswers(p, hangs)
+			_, err = p.Build(foreign.Program{Path: "testdata/ends.py", Function: "hangs"}, 1)
+			if hang, ok := errors.AsType[*foreign.HangError](err); !ok || !hang.Logged {
+				t.Errorf("found %v, expected that its stacks are in the log", err)
+			}
+			if err := p.Close(); err != nil {
+				t.Fatal(err)
+			}
+			most := 2*burst + perSecond*(2+int(time.Since(began).Seconds()))
+			if cost := written.bytes + perLine*written.count; cost > most || written.longest > 64<<10 {
+				t.Errorf("%d bytes came in %d lines of at most %d; expected that they cost at most %d", written.bytes, written.count, written.longest, most)
+			}
+			if all := written.bytes + written.left; written.left == 0 || all < c.megabytes<<19 {
+				t.Errorf("%d bytes came and %d were left out, of %d MB", written.bytes, written.left, c.megabytes)
+			}
+		})
 	}
 }
 
@@ -239,7 +307,7 @@ func TestAForwardThatFails(t *testing.T) {
 	for _, c := range []struct{ how, text string }{
 		{"exits", "the interpreter ended while it was asked for passes of modules: exit status 4"},
 		{"killed", "the interpreter ended while it was asked for passes of modules: signal: killed"},
-		{"hangs", "the interpreter did not answer passes of modules within %s; it was ended, and where its threads stood is in the log"},
+		{"hangs", "%s: the interpreter did not answer passes of modules within %s; it was ended, and where its threads stood is in the log"},
 		{"raises", "%s: ArithmeticError: no"},
 		{"shape", "%s: output 0 of module 0 (Of) is torch.float32 of shape (4, 1); expected f32 of shape (4, 2), as in the dry run"},
 		{"type", "%s: output 0 of module 0 (Of) is torch.float64 of shape (4, 2); expected f32 of shape (4, 2), as in the dry run"},
@@ -247,15 +315,16 @@ func TestAForwardThatFails(t *testing.T) {
 		t.Run(c.how, func(t *testing.T) {
 			var written lines
 			err := evaluate(t, c.how, &written)
+			path, absolute := filepath.Abs("testdata/evaluated.py")
+			if absolute != nil {
+				t.Fatal(absolute)
+			}
+			line := lineOf(t, path, c.how)
 			expected := c.text
-			if hang := (*foreign.HangError)(nil); errors.As(err, &hang) {
-				expected = fmt.Sprintf(expected, hang.Bound)
+			if hang := (*foreign.HangError)(nil); errors.As(err, &hang) && (hang.Line == line || hang.Line == line-1) { // at either line of its loop
+				expected = fmt.Sprintf(expected, fmt.Sprintf("%s:%d", path, hang.Line), hang.Bound)
 			} else if strings.Contains(expected, "%s") {
-				path, absolute := filepath.Abs("testdata/evaluated.py")
-				if absolute != nil {
-					t.Fatal(absolute)
-				}
-				expected = fmt.Sprintf(expected, fmt.Sprintf("%s:%d", path, lineOf(t, path, c.how)))
+				expected = fmt.Sprintf(expected, fmt.Sprintf("%s:%d", path, line))
 			}
 			if err == nil || err.Error() != expected {
 				t.Errorf("found %v, expected %s", err, expected)

@@ -74,8 +74,23 @@ func (e *EndedError) Error() string {
 type HangError struct {
 	Request string
 	Bound   string // how long it had
+	Stopped bool   // a signal had stopped its process
+	Logged  bool   // Log was told where its threads stood
+	File    string // the user's line that it stood at; "" where that is not known
+	Line    int
 }
 
 func (e *HangError) Error() string {
-	return fmt.Sprintf("the interpreter did not answer %s within %s; it was ended, and where its threads stood is in the log", e.Request, e.Bound)
+	text := fmt.Sprintf("the interpreter did not answer %s within %s", e.Request, e.Bound)
+	if e.Stopped {
+		text += ", while a signal (SIGSTOP) had stopped it"
+	}
+	text += "; it was ended"
+	if e.Logged {
+		text += ", and where its threads stood is in the log"
+	}
+	if e.File != "" {
+		text = e.File + ":" + strconv.Itoa(e.Line) + ": " + text
+	}
+	return printable(text)
 }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/avgpipe/avgpipe/internal/process"
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
@@ -35,9 +36,11 @@ type Config struct {
 	As *syscall.Credential
 	// Stub is the program that the interpreter runs; nil: the one for Python.
 	Stub []byte
-	// Log is told each line that it writes to "stdout" or "stderr", by two goroutines. A line that is longer than 64 KiB comes in parts.
-	// While it blocks, so does a program that writes. Nil: they are dropped.
-	Log func(stream, line string)
+	// Log is told the lines that it writes to "stdout" or "stderr", by two goroutines. A line that is longer than 64 KiB comes in parts. What is more than
+	// 1 MiB and then 64 KiB a second, of each, is left out, which LeftOut is told at most once a second. While either blocks, so does a program that
+	// writes. Nil: they are dropped.
+	Log     func(stream, line string)
+	LeftOut func(stream string, lines, bytes int)
 	// StartTimeout bounds hello, build and the dry run, each; 0 means 5 minutes. LeastTimeout bounds every other request, unless it is
 	// longer to take 100 times what the longest before took; 0 means 1 minute.
 	StartTimeout, LeastTimeout time.Duration
@@ -49,9 +52,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Stub == nil {
 		c.Stub = stub
-	}
-	if c.Log == nil {
-		c.Log = func(string, string) {}
 	}
 	if c.StartTimeout == 0 {
 		c.StartTimeout = 5 * time.Minute
@@ -72,8 +72,10 @@ type Process struct {
 	ended   chan struct{} // closed when it has ended
 	how     error
 	log     log
+	oom     process.OOM
 	longest time.Duration // that a request of the training took
 	python  string
+	program string        // the path of what was to be built last
 	modules []BuiltModule // what the last build gave
 	failure error         // what ended the process: every later request returns it
 
@@ -90,7 +92,7 @@ func Start(ctx context.Context, c Config) (p *Process, err error) {
 	if err := p.start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", c.Interpreter, err), p.arena.close())
 	}
-	if err := p.pin(); err != nil {
+	if err := errors.Join(p.pin(), p.confine()); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	var hello helloAnswer
@@ -178,7 +180,8 @@ func (p *Process) run(started chan<- error) {
 		started <- err
 		return
 	}
-	p.log.follow(p.config.Log)
+	p.oom = process.WatchOOM(p.cmd.Process.Pid)
+	p.log.follow(&p.config)
 	started <- nil
 	for waits := true; waits; { // without Wait, so that it keeps its number until its group has ended
 		waits = errors.Is(unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR)
@@ -235,6 +238,28 @@ func (p *Process) pin() error {
 	return nil
 }
 
+// confine bounds the memory that the process may take for itself by what this one may have, so that a program learns at which line it wants more. The
+// kernel takes it first when memory runs out all the same. What it maps of the arena does not count, and would make a dump of its memory huge.
+func (p *Process) confine() error {
+	pid := p.cmd.Process.Pid
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("1000"), 0) // where it may not be told, the worker may be taken
+	bounds := map[int]uint64{unix.RLIMIT_CORE: 0}
+	if total := device.HostTotal(); total > 0 {
+		bounds[unix.RLIMIT_DATA] = uint64(total) //nolint:gosec // positive
+	}
+	for which, most := range bounds {
+		var limit unix.Rlimit
+		err := unix.Prlimit(pid, which, nil, &limit)
+		if limit.Cur = min(most, limit.Max); err == nil {
+			err = unix.Prlimit(pid, which, &limit, nil)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) { // it has ended, which the first request finds out
+			return fmt.Errorf("bound the interpreter's memory: %w", err)
+		}
+	}
+	return nil
+}
+
 // Python is the interpreter's version.
 func (p *Process) Python() string { return p.python }
 
@@ -243,6 +268,7 @@ func (p *Process) Build(program Program, seed uint64) (b Built, err error) {
 	if program.Args == nil {
 		program.Args = map[string]any{}
 	}
+	p.program = program.Path
 	if err := p.call("build", buildRequest{"build", program, seed}, &b, p.config.StartTimeout); err != nil {
 		return Built{}, err
 	}
@@ -371,21 +397,11 @@ func (p *Process) gone(request string) error {
 		case p.how != nil:
 			how = p.how.Error()
 		}
-		err = &EndedError{Request: request, How: how, Said: p.log.said()}
+		said := p.log.said()
+		err = &EndedError{Request: request, How: p.oom.Cause(said) + how, Said: said}
 	}
 	p.failure = err
 	return err
-}
-
-// stacksTimeout is what a process has to write where its threads stand.
-const stacksTimeout = time.Second
-
-// hung ends a process that does not answer, after it wrote where its threads stand.
-func (p *Process) hung(err *HangError) error {
-	_ = p.cmd.Process.Signal(syscall.SIGUSR1)
-	_, unended := p.end(stacksTimeout)
-	p.failure = errors.Join(err, unended)
-	return p.failure
 }
 
 // closeTimeout is what a process has to end by itself.

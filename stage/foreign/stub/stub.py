@@ -34,6 +34,7 @@ VERSION = 2
 LONGEST_MESSAGE = 16 << 20
 LONGEST_TEXT = 8 << 10  # of what an error says
 MOST_FRAMES = 100
+STUB = 5  # the descriptor of this file, the last that the worker gives
 SOCKET_CLOSED = 70  # the exit status that says so
 NUMBER = struct.Struct("=f")
 PARAMETERS, WRITES = attrgetter("_parameters"), attrgetter("_version")
@@ -1325,11 +1326,23 @@ def end_with(descriptor, event, seconds):
     threading.Thread(target=watch, daemon=True).start()
 
 
+def close_others(last):
+    """Closes descriptors that this process has from whoever started the daemon: they are nothing for the user's program."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > last:
+            try:
+                if os.get_inheritable(int(name)):  # those that Python opened since are not
+                    os.close(int(name))
+            except OSError:
+                pass  # that of the listing
+
+
 def main():
     if sys.version_info < (3, 9):
         raise SystemExit(f"{sys.executable} is Python {sys.version.split()[0]}; expected 3.9 or newer")
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         del sys.path[0]  # where this file lies
+    close_others(STUB)
     stream = socket.socket(fileno=int(sys.argv[1]))
     stub, channel = Stub(Arena(int(sys.argv[2]), int(sys.argv[3]))), Channel(stream)
     for descriptor in (1, 2):

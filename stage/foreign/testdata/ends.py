@@ -21,6 +21,10 @@ def hangs():
         pass
 
 
+def stops():
+    os.kill(os.getpid(), signal.SIGSTOP)  # at: stops
+
+
 def closes():
     os.closerange(0, 4096)
 
@@ -36,6 +40,17 @@ def prints(megabytes):
     for _ in range(megabytes):
         sys.stdout.write("x" * (1 << 20))
     sys.stdout.flush()
+
+
+def prints_lines(megabytes):
+    for i in range(megabytes * (1 << 10)):
+        sys.stderr.write("x\n" * 512)
+
+
+def takes():
+    import mmap
+
+    return [mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(1 << 14)]  # at: takes
 
 
 def runs_on():
