@@ -322,6 +322,13 @@ chaos-local: ## random faults on one node, half an hour (TRIALS=1000, SEED=the f
 	@$(GO) build -o $(BIN)/chaos ./bench/chaos
 	@$(BIN)/chaos -avgpiped $(BIN)/avgpiped -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
 
+.PHONY: chaos-python
+chaos-python: TRIALS = 200
+chaos-python: ## the same of jobs whose modules are in Python: interpreters, workers and daemons are killed (TRIALS=200, and as chaos-local)
+	@$(MAKE) --no-print-directory test-deps build >&2
+	@$(GO) build -o $(BIN)/chaos ./bench/chaos
+	@$(BIN)/chaos -modules -avgpiped $(BIN)/avgpiped -parallel 2 -trials $(TRIALS) -seed $(SEED) -faults '$(FAULTS)' $(if $(CI),-whole)
+
 .PHONY: bench-control
 bench-control: ## what a cluster of 200 nodes and 1,000 jobs costs the node that leads, whose workers pretend, 10 minutes
 	@$(GO) build -o $(BIN)/bench-control ./bench/control

@@ -134,8 +134,11 @@ func (s *summary) count(o options, p *plan, jobs []*trialJob, err error) {
 
 // target is that of the Makefile.
 func target(o options) string {
-	if o.hosts > 1 {
+	switch {
+	case o.hosts > 1:
 		return "chaos"
+	case o.modules:
+		return "chaos-python"
 	}
 	return "chaos-local"
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var settings = map[string]setting{"one host": {faults, kinds}, "several": several(3)}
+var settings = map[string]setting{"one host": {faults, kinds}, "several": several(3), "modules": modules()}
 
 // A failed trial can be repeated from its seed.
 func TestDrawFollowsFromTheSeed(t *testing.T) {
@@ -23,7 +23,7 @@ func TestDrawFollowsFromTheSeed(t *testing.T) {
 
 // A campaign of 300 trials meets every fault several times, and CI's short one, of 20 on one host and 10 on several, each family.
 func TestSeedsMeetEveryFault(t *testing.T) {
-	short := map[string]uint64{"one host": 20, "several": 10}
+	short := map[string]uint64{"one host": 20, "several": 10, "modules": 7}
 	for name, from := range settings {
 		met, families := map[string]int{}, map[string]int{}
 		for seed := range uint64(300) {

@@ -101,9 +101,12 @@ func halted(do apply) apply {
 func nothing(context.Context, *host) (func() error, error) { return nil, nil }
 
 // onWorker does something to one of the workers, if there is any.
-func onWorker(do func(pids ...int) (func() error, error)) apply {
+func onWorker(do func(pids ...int) (func() error, error)) apply { return onProcess(asWorker, do) }
+
+// onProcess does something to one of the processes of a kind, if there is any.
+func onProcess(what string, do func(pids ...int) (func() error, error)) apply {
 	return func(_ context.Context, w *host) (func() error, error) {
-		if pid := pick(w, w.processes(asWorker)); pid != 0 {
+		if pid := pick(w, w.processes(what)); pid != 0 {
 			return do(pid)
 		}
 		return nil, nil

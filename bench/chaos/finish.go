@@ -33,6 +33,9 @@ func (w *testbed) finish(ctx context.Context, keep string, references map[string
 		err = w.awaitWorkers(ctx)
 	}
 	if err == nil {
+		err = w.awaitInterpreters(ctx)
+	}
+	if err == nil {
 		err = w.checkLeaks(ctx)
 	}
 	for _, j := range w.jobs {

@@ -33,6 +33,7 @@ type options struct {
 	upgrade  string
 	parts    string
 	python   string
+	modules  bool
 	slowable string
 	response time.Duration // the daemons' response_timeout
 	calm     bool          // no daemon is to log an error
@@ -52,7 +53,8 @@ func main() {
 	flag.BoolVar(&o.measure, "measure", false, "measure several hosts in place of trials")
 	flag.StringVar(&o.upgrade, "upgrade", "", "in place of trials: upgrade a cluster that trains from this `program`, which has a version before, host by host")
 	flag.StringVar(&o.parts, "parts", "pauses,torchrun,commits,pipeline", "what to measure: pauses after faults, the same of PyTorch's launcher, what commits cost, and a pipeline over three hosts beside the simulator; or exchange: groups that are stopped, slowed and cut off while they average")
-	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the part torchrun")
+	flag.StringVar(&o.python, "python", "/usr/bin/python3", "the interpreter that has PyTorch, for the part torchrun and for -modules")
+	flag.BoolVar(&o.modules, "modules", false, "trials of jobs whose modules are in Python, on one host")
 	flag.BoolVar(&o.inside, "inside", false, "used by the program itself: it runs in namespaces of its own")
 	flag.StringVar(&o.slowable, hosts.SlowableFlag[1:], "", "used by the program itself: it becomes the program of its arguments, on a `disk` that can be slow")
 	o.response = responseTimeout
@@ -74,6 +76,9 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 	}
 	if o.hosts < 1 || o.hosts > len(names) || o.hosts > 1 && !o.inside {
 		return nil, fmt.Errorf("-hosts %d: 1 to %d, and several need root", o.hosts, len(names))
+	}
+	if o.modules && o.hosts > 1 {
+		return nil, fmt.Errorf("-modules: -hosts %d; such trials have one", o.hosts)
 	}
 	if o.whole && !o.inside {
 		return nil, errors.New("-whole: faults of the file system need root and are not to be skipped")
@@ -115,7 +120,10 @@ func run(ctx context.Context, o options) ([]report.Figure, error) {
 // choose returns what trials draw from.
 func choose(o options) (setting, error) {
 	all := setting{faults, kinds}
-	if o.hosts > 1 {
+	switch {
+	case o.modules:
+		all = modules()
+	case o.hosts > 1:
 		all = several(o.hosts)
 	}
 	if o.faults == "" {
@@ -125,7 +133,7 @@ func choose(o options) (setting, error) {
 	for name := range strings.SplitSeq(o.faults, ",") {
 		i := slices.IndexFunc(all.faults, func(f fault) bool { return f.name == name })
 		if i < 0 {
-			return all, fmt.Errorf("-faults: no fault is called %q with %d hosts; faults.go and cluster.go list them", name, o.hosts)
+			return all, fmt.Errorf("-faults: no fault is called %q with %d hosts; faults.go, modules.go and cluster.go list them", name, o.hosts)
 		}
 		chosen.faults = append(chosen.faults, all.faults[i])
 	}

@@ -21,8 +21,13 @@ import (
 func kill(pids ...int) (func() error, error) { return nil, signalAll(pids, syscall.SIGKILL) }
 
 func killWorkers(ctx context.Context, w *host) error {
+	return w.inARow(ctx, func() error { return signalAll(w.processes(asWorker), syscall.SIGKILL) })
+}
+
+// inARow does something three times.
+func (w *host) inARow(ctx context.Context, do func() error) error {
 	for range 3 {
-		if err := signalAll(w.processes(asWorker), syscall.SIGKILL); err != nil {
+		if err := do(); err != nil {
 			return err
 		}
 		// The next workers may not be there yet; that is as random as the rest.

@@ -65,6 +65,9 @@ func newTestbed(ctx context.Context, o options, seed uint64) (*testbed, error) {
 		random: rand.New(rand.NewPCG(seed, 1)), began: time.Now(),
 	}
 	err = errors.Join(os.Mkdir(filepath.Join(dir, "data"), 0o750), os.WriteFile(filepath.Join(dir, "data", corpus), rig.Text(2000), 0o600))
+	if err == nil && o.modules {
+		err = writeProgram(filepath.Join(dir, "data"), o.python)
+	}
 	if err == nil {
 		err = w.makeHosts(ctx, o)
 	}
