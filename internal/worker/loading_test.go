@@ -1,26 +1,30 @@
 package worker
 
 import (
-	"os"
-	"path/filepath"
+	"os/exec"
 	"testing"
-
-	"github.com/avgpipe/avgpipe/internal/envtest"
+	"time"
 )
 
-func TestLoadingCountsWhatIsRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, make([]byte, 2<<20), 0o600); err != nil {
+// TestLoadingCountsWhatInterpretersCompute: a framework may be imported for minutes, while the worker itself does nothing.
+func TestLoadingCountsWhatInterpretersCompute(t *testing.T) {
+	begin := loading()
+	c := exec.CommandContext(t.Context(), "/bin/sh", "-c", "while :; do :; done")
+	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	before := loading()
-	if before.ReadBytes == 0 {
-		envtest.Missing(t, "the system does not say what a process has read")
+	const wanted = 0.5
+	for deadline := time.Now().Add(time.Minute); loading().CPUSeconds < begin.CPUSeconds+wanted; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("within a minute of a child that computes, loading went from %v to %v s of CPU", begin.CPUSeconds, loading().CPUSeconds)
+		}
 	}
-	if _, err := os.ReadFile(path); err != nil {
+	running := loading()
+	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if after := loading(); after.ReadBytes < before.ReadBytes+2<<20 || after.CPUSeconds < before.CPUSeconds {
-		t.Errorf("%+v, then %+v after 2 MiB", before, after)
+	_ = c.Wait() // it was killed
+	if ended := loading(); ended.CPUSeconds < running.CPUSeconds-0.1 {
+		t.Errorf("when the child had ended, loading went back from %v to %v s of CPU", running.CPUSeconds, ended.CPUSeconds)
 	}
 }

@@ -12,19 +12,39 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 )
 
-// loading is what this process has read and computed so far; zeros where the system does not say.
+// loading is what this process and those that it started, the interpreters of a user's modules, have read and computed so far; zeros where the system
+// does not say.
 func loading() *control.Loading {
 	out := &control.Loading{}
 	if self, err := procfs.Self(); err == nil {
-		if io, err := self.IO(); err == nil {
-			out.ReadBytes = io.RChar + io.ReadBytes // through calls, and of mapped files
+		out.ReadBytes = readBy(self)
+	}
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} { // of children, those that have ended
+		var used unix.Rusage
+		if unix.Getrusage(who, &used) == nil {
+			out.CPUSeconds += (time.Duration(used.Utime.Nano()) + time.Duration(used.Stime.Nano())).Seconds()
 		}
 	}
-	var used unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &used) == nil {
-		out.CPUSeconds = (time.Duration(used.Utime.Nano()) + time.Duration(used.Stime.Nano())).Seconds()
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return out
+	}
+	for _, p := range all {
+		if stat, err := p.Stat(); err == nil && stat.PPID == os.Getpid() {
+			out.CPUSeconds += stat.CPUTime()
+			out.ReadBytes += readBy(p)
+		}
 	}
 	return out
+}
+
+// readBy is the bytes that a process has read, through calls and of mapped files.
+func readBy(p procfs.Proc) uint64 {
+	io, err := p.IO()
+	if err != nil {
+		return 0
+	}
+	return io.RChar + io.ReadBytes
 }
 
 // resetPeakRSS begins a new peak of the process's resident memory (proc_pid_clear_refs(5)). Where it may not, the peak goes on
