@@ -116,14 +116,14 @@ func (a *act) end(ctx context.Context) (func(*observed), error) {
 	default:
 		a.Counts.Cancelled.Add(1)
 	}
-	if err := a.Record(ctx, a.ID); err != nil {
-		a.log.Warn("keep a copy of the job's record", zap.String("job", a.ID), zap.Error(err)) // the next start does
-	}
 	level := zap.InfoLevel
 	if d.state == cluster.Failed {
 		level = zap.ErrorLevel
 	}
-	a.sayAt(level, a.ID, "job "+string(d.state), zap.String("reason", d.reason))
+	a.sayAt(level, a.ID, "job "+string(d.state), zap.String("reason", d.reason)) // first: whoever follows the log waits for it
+	if err := a.Record(ctx, a.ID); err != nil {
+		a.log.Warn("keep a copy of the job's record", zap.String("job", a.ID), zap.Error(err)) // the next start does
+	}
 	return func(o *observed) {
 		if final != nil {
 			o.status = final

@@ -32,6 +32,7 @@ type fake struct {
 	mu         sync.Mutex
 	job        api.JobStatus
 	log        bytes.Buffer
+	lateLog    string // is written once the log of a job that has ended was read
 	logRequest api.LogRequest
 	peer       server.Peer
 	failure    error // of every method
@@ -121,6 +122,10 @@ func (f *fakeLog) Next(bool) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	line, err := f.log.ReadBytes('\n')
+	if err != nil && f.job.State.Ended() {
+		f.log.WriteString(f.lateLog)
+		f.lateLog = ""
+	}
 	return bytes.TrimSuffix(line, []byte("\n")), err
 }
 
@@ -336,8 +341,8 @@ func TestLogsFollowUntilTheJobEnds(t *testing.T) {
 		got = append(got, line)
 		if line == "4" {
 			f.set(func(f *fake) {
-				f.log.WriteString("5\n6\n")
-				f.job.State = api.Done
+				f.log.WriteString("5\n")
+				f.job.State, f.lateLog = api.Done, "6\n"
 			})
 		}
 	})

@@ -114,17 +114,18 @@ func (h *handler) logs(r *http.Request, w io.Writer) error {
 	}
 	defer log.Close() //nolint:errcheck // only read
 	out := bufio.NewWriterSize(w, 64<<10)
-	tail := request.Tail
+	tail, over := request.Tail, !request.Follow
 	return every(r.Context(), func(ctx context.Context) (bool, error) {
 		status, err := h.backend.Job(ctx, ref) // before reading: what it wrote until it ended is written
 		if err != nil {
 			return false, err
 		}
 		ref = status.ID
-		ended := status.State.Ended() || !request.Follow
-		err = copyEntries(ctx, log, ended, tail, out)
+		last := over // an end is recorded just before the log says so
+		over = over || status.State.Ended()
+		err = copyEntries(ctx, log, last, tail, out)
 		tail = 0
-		return ended, errors.Join(err, out.Flush())
+		return last, errors.Join(err, out.Flush())
 	})
 }
 
