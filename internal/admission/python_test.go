@@ -112,7 +112,7 @@ func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
 		"python: train.py:few":                     "gives logits of 100 classes; expected at least the 256 tokens of model.vocabulary",
 		"python: train.py:fails":                   "train.py:24: ValueError: not today",
 		"python: train.py:text":                    "output 1 of module 1 (Two) is of str; expected a tensor",
-		"python: train.py:build, args: {widht: 8}": "unexpected keyword argument 'widht'",
+		"python: train.py:build, args: {widht: 8}": "train.py:8: build: got an unexpected keyword argument 'widht'; its arguments are: width, classes",
 		"python: train.py:build, vocabulary: 512":  "IndexError",
 		"python: train.py:given, args: {a: 1, b: 1.0, c: 1e3, d: [~, 12345678901234567890, -0.0]}": "{'a': 1, 'b': 1.0, 'c': 1000.0, 'd': [None, 12345678901234567890, -0.0]}",
 		"python: train.py:pooled":                         "expected logits of shape (samples, 16 positions, classes)",

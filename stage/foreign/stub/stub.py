@@ -15,6 +15,7 @@ import difflib
 import faulthandler
 import functools
 import importlib.util
+import inspect
 import itertools
 import json
 import mmap
@@ -1137,6 +1138,7 @@ class Stub:
                 raise Refused(f"{path} has no function {request['loss']}; expected one, which gives the loss of logits and targets", self.program.at())
         for framework in FRAMEWORKS:
             framework.begin(request["seed"])
+        self.takes(build, function, request["args"])
         built = build(**request["args"])
         for framework in FRAMEWORKS:
             if framework.made(built):
@@ -1147,6 +1149,18 @@ class Stub:
                 return {"framework": made.name, "modules": modules}
         kind = ("empty " if isinstance(built, (list, tuple)) and not built else "") + type(built).__name__
         raise Refused(f"{function} returned: {kind}; expected a module of PyTorch or a list of them", self.program.at())
+
+    def takes(self, build, function, args):
+        """Refuses arguments that the function does not take, or that it lacks, which would have no line of the user's."""
+        try:
+            signature = inspect.signature(build)
+        except (TypeError, ValueError):
+            return  # it says nothing of itself
+        try:
+            signature.bind(**args)
+        except TypeError as error:
+            there = ", ".join(signature.parameters) or "none"
+            raise Refused(f"{function}: {error}; its arguments are: {there}", self.program.at()) from None
 
     def load(self, path):
         """Runs the user's file as a module, of which the directory is where it finds others."""
