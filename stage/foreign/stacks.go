@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // What a process that does not answer has to begin to write where its threads stand, and then to write it: it may be one of many on busy cores.
@@ -55,12 +56,12 @@ func (l *log) seen() []string {
 func (p *Process) hung(err *HangError) error {
 	err.Stopped = stopped(p.cmd.Process.Pid)
 	begun := p.log.wantStacks()
-	_ = p.cmd.Process.Signal(syscall.SIGUSR1)
+	pid := p.cmd.Process.Pid
+	_ = unix.Tgkill(pid, pid, unix.SIGUSR1)   // to the thread that runs the program, which so stands still while it writes
 	_ = p.cmd.Process.Signal(syscall.SIGCONT) // one that is stopped writes them too
-	select {
-	case <-begun:
-	case <-p.ended:
-	case <-time.After(beginTimeout):
+	if !p.comes(begun, beginTimeout/2) {
+		_ = p.cmd.Process.Signal(syscall.SIGUSR1) // that thread may not take it
+		p.comes(begun, beginTimeout/2)
 	}
 	_, unended := p.end(stacksTimeout)
 	stacks := p.log.seen()
@@ -68,6 +69,17 @@ func (p *Process) hung(err *HangError) error {
 	err.Logged = len(stacks) > 0 && p.config.Log != nil
 	p.failure = errors.Join(err, unended)
 	return p.failure
+}
+
+// comes waits until there is a stack, for so long at most, or until the process has ended, and reports whether it did not wait in vain.
+func (p *Process) comes(begun <-chan struct{}, most time.Duration) bool {
+	select {
+	case <-begun:
+	case <-p.ended:
+	case <-time.After(most):
+		return false
+	}
+	return true
 }
 
 // stopped reports whether a signal has stopped a process.
