@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
-	"math"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage"
@@ -41,22 +40,8 @@ func TestAGPTHasTheBitsOfPlainPyTorch(t *testing.T) {
 			p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
 				Device: d, Model: m, Stages: stages, Samples: samples, Micros: micros, Seed: seed, Optimizer: stage.Optimizer{Name: "sgd"},
 			})
-			for _, s := range p.Stages {
-				if err := s.Load(process.Lookup(built)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for i, b := range data {
-				loss, norm, err := p.Run(stagetest.Batch{IDs: b.IDs, Targets: b.Y})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if away := math.Abs(loss - want.Losses[i]); away > 1e-6*want.Losses[i] {
-					t.Errorf("step %d: the loss is %v, expected %v", i, loss, want.Losses[i])
-				}
-				if err := p.Update(rate, norm, 0); err != nil {
-					t.Fatal(err)
-				}
+			if worst := trainOn(t, p, process, built, data, want.Losses, rate); worst > 1e-6 {
+				t.Errorf("a loss is %.2g of it away from that of the plain program", worst)
 			}
 			elements := 0
 			for name, found := range p.Parameters() {

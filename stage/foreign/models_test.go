@@ -64,22 +64,7 @@ func TestManyKindsOfModulesTrainAsInPlainPyTorch(t *testing.T) {
 			p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
 				Device: d, Model: m, Stages: c.stages, Samples: samples, Micros: micros, Seed: seed, Optimizer: stage.Optimizer{Name: "sgd"},
 			})
-			for _, s := range p.Stages {
-				if err := s.Load(process.Lookup(built)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			worst := 0.0
-			for i, b := range data {
-				loss, norm, err := p.Run(stagetest.Batch{Pixels: b.X, IDs: b.IDs, Targets: b.Y})
-				if err != nil {
-					t.Fatal(err)
-				}
-				worst = max(worst, math.Abs(loss-want.Losses[i])/want.Losses[i])
-				if err := p.Update(rate, norm, 0); err != nil {
-					t.Fatal(err)
-				}
-			}
+			worst := trainOn(t, p, process, built, data, want.Losses, rate)
 			away := 0.0
 			for name, found := range p.Parameters() {
 				for i, x := range found {

@@ -95,6 +95,27 @@ func open(t *testing.T, program foreign.Program, input foreign.ProbeInput) (*for
 	return d, p, built, modules
 }
 
+// trainOn trains a pipeline from what was built, and returns by how much a loss differs from that of the plain program at most, as a share of it.
+func trainOn(t *testing.T, p *stagetest.Pipeline, process *foreign.Process, built foreign.Built, data []plainBatch, losses []float64, rate float32) (worst float64) {
+	t.Helper()
+	for _, s := range p.Stages {
+		if err := s.Load(process.Lookup(built)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, b := range data {
+		loss, norm, err := p.Run(stagetest.Batch{Pixels: b.X, IDs: b.IDs, Targets: b.Y})
+		if err != nil {
+			t.Fatal(err)
+		}
+		worst = max(worst, math.Abs(loss-losses[i])/losses[i])
+		if err := p.Update(rate, norm, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return worst
+}
+
 // TestTrainsAsPlainPyTorch trains a model with dropout, batch norm and writes in place by stages, and as a plain program does. With the user's loss its
 // parameters and running statistics have the bits of the plain program's, if that rounds its steps as ours does.
 func TestTrainsAsPlainPyTorch(t *testing.T) {
@@ -135,22 +156,7 @@ func TestTrainsAsPlainPyTorch(t *testing.T) {
 			p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
 				Device: d, Model: m, Stages: c.stages, Samples: samples, Micros: micros, Seed: seed, Halves: c.halves, Recompute: c.recompute, Optimizer: stage.Optimizer{Name: "sgd"},
 			})
-			for _, s := range p.Stages {
-				if err := s.Load(process.Lookup(built)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			worst := 0.0
-			for i, b := range data {
-				loss, norm, err := p.Run(stagetest.Batch{Pixels: b.X, Targets: b.Y})
-				if err != nil {
-					t.Fatal(err)
-				}
-				worst = max(worst, math.Abs(loss-want.Losses[i])/want.Losses[i])
-				if err := p.Update(rate, norm, 0); err != nil {
-					t.Fatal(err)
-				}
-			}
+			worst := trainOn(t, p, process, built, data, want.Losses, rate)
 			away, others := 0.0, 0
 			for name, found := range p.Parameters() {
 				for i, x := range found {

@@ -16,13 +16,8 @@ type Loss struct {
 	User bool
 }
 
-// Labels are what a micro-batch of size s is compared with.
-func (l Loss) Labels(s Size) []Port {
-	return []Port{{Name: "targets", Type: device.I32, Elements: l.Targets(s)}}
-}
-
-// labelTensors are Labels in their shapes.
-func (l Loss) labelTensors(s Size) []device.ModuleTensor {
+// targetTensors are the targets in the shape that a user's loss is given them in.
+func (l Loss) targetTensors(s Size) []device.ModuleTensor {
 	shape := []int{s.B}
 	if !l.PerSample {
 		shape = append(shape, s.T)

@@ -108,9 +108,9 @@ func (l *Modules) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem
 		}
 		out = forward.Out
 	} else {
-		of.Loss, of.Targets = true, l.loss.labelTensors(b.Size)
+		of.Loss, of.Targets = true, l.loss.targetTensors(b.Size)
 		forward.UserLoss = b.New(device.F32, 1)
-		forward.Targets = boundary(b.External, Targets, l.loss.Labels(b.Size))
+		forward.Targets = []device.Mem{b.External(Targets, device.I32, l.loss.Targets(b.Size))}
 		out = []device.Mem{forward.UserLoss}
 	}
 	forward.Modules = of
