@@ -48,21 +48,7 @@ func gpuSite(t *testing.T) (s *site, lose string) {
 // submitWith submits the small job with changes.
 func (s *site) submitWith(set ...string) string {
 	s.t.Helper()
-	answer, err := s.client.Submit(s.t.Context(), api.SubmitRequest{File: "small.yaml", Source: gpuJob, Base: s.dir, Set: set})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return answer.ID
-}
-
-// trained waits for the end of a job, which is to be a good one.
-func (s *site) trained(id string) api.JobStatus {
-	s.t.Helper()
-	status := s.ended(id)
-	if status.State != api.Done || status.EvalLoss == nil || status.InitialLoss == nil {
-		s.t.Fatalf("the job is %s at step %d: %s", status.State, status.Step, status.Reason)
-	}
-	return status
+	return s.submitted(api.SubmitRequest{File: "small.yaml", Source: gpuJob, Base: s.dir, Set: set})
 }
 
 // TestAJobOnGPUsLearnsAsOnTheCPU, where its worker is killed in between as well.

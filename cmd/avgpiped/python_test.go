@@ -114,13 +114,13 @@ func TestProgramsOfTheExamplesRunHereAfterFiveLines(t *testing.T) {
 				File: name + ".yaml", Source: content(t, filepath.Join(examples, "python-"+name+".yaml")), Base: s.dir,
 				Set: append(c.sets, "model.python="+filepath.Join(examples, "python", name+".py:build"), "model.interpreter="+interpreter, fmt.Sprint("train.batch=", batch)),
 			}
-			one := s.trained(t, request, fmt.Sprint("train.steps=", steps), "pipelines=1", "micro_batches=1")
+			one := s.trained(s.submitted(request, fmt.Sprint("train.steps=", steps), "pipelines=1", "micro_batches=1"))
 			for i, found := range []*float64{one.InitialLoss, one.EvalLoss} {
 				if want := losses[0][i]; found == nil || math.Abs(*found-want) > 1e-4*want {
 					t.Errorf("loss %d on held-out data is %v, that of the plain program %v", i, found, want)
 				}
 			}
-			two := s.trained(t, request, fmt.Sprint("train.steps=", 4*steps))
+			two := s.trained(s.submitted(request, fmt.Sprint("train.steps=", 4*steps)))
 			if two.Pipelines != 2 || two.Stages != 2 || *two.EvalLoss >= *two.InitialLoss {
 				t.Errorf("%d pipelines of %d stages go from a loss of %v to one of %v", two.Pipelines, two.Stages, *two.InitialLoss, *two.EvalLoss)
 			}
@@ -153,19 +153,4 @@ func heldOut(t *testing.T, interpreter string, arguments []string) (losses []flo
 		}
 	}
 	return losses
-}
-
-// trained submits a job with overrides, and returns its status when it is done.
-func (s *site) trained(t *testing.T, r api.SubmitRequest, set ...string) api.JobStatus {
-	t.Helper()
-	r.Set = slices.Concat(r.Set, set)
-	answer, err := s.client.Submit(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	status := s.ended(answer.ID)
-	if status.State != api.Done || status.InitialLoss == nil || status.EvalLoss == nil {
-		t.Fatalf("the job is %s: %s", status.State, status.Reason)
-	}
-	return status
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -349,6 +350,27 @@ func (s *site) ended(id string) (status api.JobStatus) {
 		status, err = s.client.Job(ctx, id)
 		return err == nil && status.State.Ended()
 	})
+	return status
+}
+
+// submitted submits a job with changes, and returns its name.
+func (s *site) submitted(r api.SubmitRequest, set ...string) string {
+	s.t.Helper()
+	r.Set = slices.Concat(r.Set, set)
+	answer, err := s.client.Submit(s.t.Context(), r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer.ID
+}
+
+// trained waits for the end of a job, which is to be a good one.
+func (s *site) trained(id string) api.JobStatus {
+	s.t.Helper()
+	status := s.ended(id)
+	if status.State != api.Done || status.EvalLoss == nil || status.InitialLoss == nil {
+		s.t.Fatalf("the job is %s at step %d: %s", status.State, status.Step, status.Reason)
+	}
 	return status
 }
 
