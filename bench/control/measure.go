@@ -27,6 +27,11 @@ const asked = 200
 
 // measureCluster measures the node that leads while jobs make progress, and then what its API takes.
 func measureCluster(ctx context.Context, o options) (figures []report.Figure, err error) {
+	if o.profile != "" { // not after minutes
+		if err := os.MkdirAll(o.profile, 0o755); err != nil { //nolint:gosec // profiles are no secret
+			return nil, err
+		}
+	}
 	c, err := newTestbed()
 	if err != nil {
 		return nil, err
