@@ -3,20 +3,18 @@ package foreign_test
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/foreign"
-	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
 // TestACutModuleTrainsAsAWholeOne cuts modules with a forward of their own in front of modules that are named, and trains them by stages. Skips live
 // across several stages, masks are made once and used on all of them, sizes are those of the samples that come.
 func TestACutModuleTrainsAsAWholeOne(t *testing.T) {
-	const inputs, classes, vocabulary, rate = 12, 5, 11, 0.1
+	var all []twice
 	for _, c := range []struct {
 		function  string
 		cut       []string
@@ -32,42 +30,17 @@ func TestACutModuleTrainsAsAWholeOne(t *testing.T) {
 		{"branches", []string{"right"}, 2, "", false},
 		{"sequential", []string{"1.2", "3"}, 3, "", true},
 	} {
-		t.Run(fmt.Sprintf("%s cut before %v in %d stages, recompute %s", c.function, c.cut, c.stages, c.recompute), func(t *testing.T) {
-			input := foreign.ProbeInput{Shape: []int{samples, inputs}, Type: "f32"}
-			config, data := model.ModulesConfig{Task: model.Images, Sequence: 1, UserLoss: true}, batches(inputs, classes)
-			if c.function == "transformer" {
-				input = foreign.ProbeInput{Shape: []int{samples, inputs}, Type: "i32", Limit: vocabulary}
-				config, data = model.ModulesConfig{Task: model.Language, Sequence: inputs, Vocabulary: vocabulary, UserLoss: true}, texts(inputs, vocabulary)
-			}
-			data = data[:12]
-			program := foreign.Program{Path: "testdata/cut.py", Function: c.function, Args: map[string]any{}, Loss: "loss", Cut: c.cut, Inputs: []foreign.ProbeInput{input}}
-			var want plainAnswer
-			stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, false, c.cut}, &want)
-			d, process, built, modules := open(t, program, input)
-			config.Modules = modules
-			m, err := config.Build()
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
-				Device: d, Model: m, Stages: c.stages, Samples: samples, Micros: micros, Seed: seed, Recompute: c.recompute, Optimizer: stage.Optimizer{Name: "sgd"},
-			})
-			worst := trainOn(t, p, process, built, data, want.Losses, rate)
-			away, found := 0.0, p.Parameters()
-			for name, values := range want.Values {
-				if len(found[name]) != len(values) {
-					t.Fatalf("%s has %d values, expected %d", name, len(found[name]), len(values))
-				}
-				for i, x := range found[name] {
-					away = max(away, math.Abs(float64(x)-values[i]))
-				}
-			}
-			t.Logf("losses from %.4f to %.4f, largest difference %.2g; parameters differ by %.2g at most", want.Losses[0], want.Losses[len(data)-1], worst, away)
-			if worst > 1e-6 || away > 1e-5 || c.exact && away > 0 {
-				t.Error("it did not train as the whole module")
-			}
+		of := images()
+		if c.function == "transformer" {
+			of = texts()
+		}
+		all = append(all, twice{
+			name: fmt.Sprintf("%s cut before %v in %d stages, recompute %s", c.function, c.cut, c.stages, c.recompute), of: of, exact: c.exact,
+			program:  foreign.Program{Path: "testdata/cut.py", Function: c.function, Loss: "loss", Cut: c.cut, Inputs: []foreign.ProbeInput{of.input}},
+			pipeline: stagetest.PipelineConfig{Stages: c.stages, Recompute: c.recompute},
 		})
 	}
+	trainTwice(t, all)
 }
 
 // TestRefusedCuts: what cannot be cut is refused with the user's line, and what can is cut.

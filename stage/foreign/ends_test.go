@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/stage/device"
-	"github.com/avgpipe/avgpipe/stage/device/pick"
 	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -110,6 +109,7 @@ func TestAnInterpreterThatEnds(t *testing.T) {
 func TestABuildThatHangsIsEnded(t *testing.T) {
 	for _, function := range []string{"hangs", "stops"} {
 		t.Run(function, func(t *testing.T) {
+			t.Parallel()
 			written, _, err := ends(t, function, nil)
 			hang, ok := errors.AsType[*foreign.HangError](err)
 			if !ok {
@@ -140,12 +140,13 @@ func TestAProgramThatTakesMoreMemoryThanThereIsLearnsWhere(t *testing.T) {
 
 // TestStacksAreNotSaidToBeInALogThatIsNotThere: when a job is submitted, nobody keeps what the program writes.
 func TestStacksAreNotSaidToBeInALogThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	p, err := foreign.Start(t.Context(), foreign.Config{Interpreter: stagetest.Python(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	foreign.BoundAnswers(p, hangs)
-	_, err = p.Build(foreign.Program{Path: "testdata/ends.py", Function: "hangs"}, 1)
+	_, err = p.Build(foreign.Program{Path: "testdata/ends.py", Function: "sleeps"}, 1)
 	if hang, ok := errors.AsType[*foreign.HangError](err); !ok || hang.Logged || hang.Line == 0 || strings.Contains(err.Error(), "log") {
 		t.Errorf("found %v, expected no word of a log", err)
 	}
@@ -166,15 +167,16 @@ func TestWhatAProgramWritesIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		function  string
 		megabytes int
-	}{{"prints", 200}, {"prints_lines", 20}} {
+	}{{"prints", 64}, {"prints_lines", 8}} {
 		t.Run(c.function, func(t *testing.T) {
+			t.Parallel()
 			began := time.Now()
 			written, p, err := ends(t, c.function, map[string]any{"megabytes": c.megabytes})
 			if _, ok := errors.AsType[*foreign.ProgramError](err); !ok { // for it returns nothing
 				t.Fatal(err)
 			}
 			foreign.BoundAnswers(p, hangs)
-			_, err = p.Build(foreign.Program{Path: "testdata/ends.py", Function: "hangs"}, 1)
+			_, err = p.Build(foreign.Program{Path: "testdata/ends.py", Function: "sleeps"}, 1)
 			if hang, ok := errors.AsType[*foreign.HangError](err); !ok || !hang.Logged {
 				t.Errorf("found %v, expected that its stacks are in the log", err)
 			}
@@ -234,50 +236,32 @@ func TestNothingOutlivesTheInterpreter(t *testing.T) {
 	}
 }
 
-// evaluated is a device with a process that has built a module without parameters, and room for tensors of as many rows of two numbers.
-func evaluated(t *testing.T, program foreign.Program, written *lines) (d *foreign.Device, tensors []device.Mem) {
+const evaluated = "testdata/evaluated.py"
+
+// built is a device whose process has built a module without parameters, and tensors of as many rows of two numbers.
+func (i *interpreter) built(t *testing.T, how, loss string) (d *foreign.Device, tensors []device.Mem, shape []device.ModuleTensor) {
 	t.Helper()
 	const samples = 4
-	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Log: written.add})
-	on, _, err := pick.Open("cpu", pick.Config{Threads: 1})
-	if err != nil {
+	if _, err := i.Build(foreign.Program{Path: evaluated, Function: "build", Args: map[string]any{"how": how}, Loss: loss}, 1); err != nil {
 		t.Fatal(err)
 	}
-	d = foreign.Over(p, on)
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if _, err := p.Build(program, 1); err != nil {
+	shape = []device.ModuleTensor{{Shape: []int{samples, 2}, Type: device.F32}}
+	if _, err := i.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: shape[0].Shape, Type: "f32"}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}}); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
+	d = foreign.Over(i.Process, i.on)
+	for range 2 {
 		m, err := d.Alloc(device.F32, 2*samples)
 		if err != nil {
 			t.Fatal(err)
 		}
 		tensors = append(tensors, m)
 	}
-	if program.Args["how"] == "hangs" {
-		foreign.BoundAnswers(p, hangs)
-	}
-	return d, tensors
-}
-
-// evaluate runs the module in evaluation.
-func evaluate(t *testing.T, how string, written *lines) error {
-	t.Helper()
-	d, tensors := evaluated(t, foreign.Program{Path: "testdata/evaluated.py", Function: "build", Args: map[string]any{"how": how}}, written)
-	shape := []device.ModuleTensor{{Shape: []int{tensors[0].Len() / 2, 2}, Type: device.F32}}
-	d.Do(&device.ModulesForward{In: tensors[:1], Out: tensors[1:2], Modules: device.Modules{Streams: []uint64{1}, Inputs: shape, Outputs: shape}})
-	return d.Synchronize()
+	return d, tensors, shape
 }
 
 func TestALossThatFails(t *testing.T) {
+	python := newInterpreter(t, nil)
 	for _, c := range []struct{ function, text string }{
 		{"vector", "the loss function gave torch.float32 of shape (4, 2); expected a tensor of torch.float32 with one number, of shape ()"},
 		{"number", "the loss function gave float; expected a tensor"},
@@ -285,10 +269,8 @@ func TestALossThatFails(t *testing.T) {
 		{"fails", "ValueError: Expected input batch_size (4) to match target batch_size (1)."},
 	} {
 		t.Run(c.function, func(t *testing.T) {
-			const file = "testdata/evaluated.py"
-			d, tensors := evaluated(t, foreign.Program{Path: file, Function: "build", Args: map[string]any{"how": ""}, Loss: c.function}, &lines{})
-			rows := tensors[0].Len() / 2
-			shape := []device.ModuleTensor{{Shape: []int{rows, 2}, Type: device.F32}}
+			d, tensors, shape := python.built(t, "", c.function)
+			rows := shape[0].Shape[0]
 			d.Do(&device.ModulesForward{
 				Out: make([]device.Mem, 1), UserLoss: tensors[1].Slice(0, 1), In: tensors[:1], Targets: []device.Mem{tensors[1].Slice(rows, rows).As(device.I32, rows)},
 				Modules: device.Modules{
@@ -296,31 +278,42 @@ func TestALossThatFails(t *testing.T) {
 				},
 			})
 			err, ok := errors.AsType[*foreign.ProgramError](d.Synchronize())
-			if !ok || !strings.Contains(err.Error(), c.text) || err.Line != lineOf(t, file, c.function) {
-				t.Errorf("found %v, expected %s at line %d", err, c.text, lineOf(t, file, c.function))
+			if !ok || !strings.Contains(err.Error(), c.text) || err.Line != lineOf(t, evaluated, c.function) {
+				t.Errorf("found %v, expected %s at line %d", err, c.text, lineOf(t, evaluated, c.function))
 			}
 		})
 	}
 }
 
 func TestAForwardThatFails(t *testing.T) {
-	for _, c := range []struct{ how, text string }{
-		{"exits", "the interpreter ended while it was asked for passes of modules: exit status 4"},
-		{"killed", "the interpreter ended while it was asked for passes of modules: signal: killed"},
-		{"hangs", "%s: the interpreter did not answer passes of modules within %s; it was ended, and where its threads stood is in the log"},
-		{"raises", "%s: ArithmeticError: no"},
-		{"shape", "%s: output 0 of module 0 (Of) is torch.float32 of shape (4, 1); expected f32 of shape (4, 2), as in the dry run"},
-		{"type", "%s: output 0 of module 0 (Of) is torch.float64 of shape (4, 2); expected f32 of shape (4, 2), as in the dry run"},
+	path, err := filepath.Abs(evaluated)
+	if err != nil {
+		t.Fatal(err)
+	}
+	python, written := newInterpreter(t, nil), &lines{}
+	for _, c := range []struct {
+		how, text string
+		ends      bool // the interpreter ends
+	}{
+		{"raises", "%s: ArithmeticError: no", false},
+		{"shape", "%s: output 0 of module 0 (Of) is torch.float32 of shape (4, 1); expected f32 of shape (4, 2), as in the dry run", false},
+		{"type", "%s: output 0 of module 0 (Of) is torch.float64 of shape (4, 2); expected f32 of shape (4, 2), as in the dry run", false},
+		{"exits", "the interpreter ended while it was asked for passes of modules: exit status 4", true},
+		{"killed", "the interpreter ended while it was asked for passes of modules: signal: killed", true},
+		{"hangs", "%s: the interpreter did not answer passes of modules within %s; it was ended, and where its threads stood is in the log", true},
 	} {
 		t.Run(c.how, func(t *testing.T) {
-			var written lines
-			err := evaluate(t, c.how, &written)
-			path, absolute := filepath.Abs("testdata/evaluated.py")
-			if absolute != nil {
-				t.Fatal(absolute)
+			python := python
+			if c.ends {
+				python = newInterpreter(t, written.add)
 			}
-			line := lineOf(t, path, c.how)
-			expected := c.text
+			d, tensors, shape := python.built(t, c.how, "")
+			if c.how == "hangs" {
+				foreign.BoundAnswers(python.Process, hangs)
+			}
+			d.Do(&device.ModulesForward{In: tensors[:1], Out: tensors[1:2], Modules: device.Modules{Streams: []uint64{1}, Inputs: shape, Outputs: shape}})
+			err := d.Synchronize()
+			line, expected := lineOf(t, path, c.how), c.text
 			if hang := (*foreign.HangError)(nil); errors.As(err, &hang) && (hang.Line == line || hang.Line == line-1) { // at either line of its loop
 				expected = fmt.Sprintf(expected, fmt.Sprintf("%s:%d", path, hang.Line), hang.Bound)
 			} else if strings.Contains(expected, "%s") {

@@ -28,11 +28,11 @@ func TestAGPTHasTheBitsOfPlainPyTorch(t *testing.T) {
 		"layers": *gptLayers, "width": *gptWidth, "heads": 6, "positions": length, "vocabulary": vocabulary, "dropout": 0.1,
 	}}
 	data := textsOf(length, vocabulary, *gptSteps, micros*samples)
-	var want plainAnswer
-	stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, true, nil}, &want)
+	want := plain(t, plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, true, nil})[0]
+	python := newInterpreter(t, nil)
 	for _, stages := range []int{1, 2, 4} {
 		t.Run(fmt.Sprintf("%d stages", stages), func(t *testing.T) {
-			d, process, built, modules := open(t, program, foreign.ProbeInput{Shape: []int{samples, length}, Type: "i32", Limit: vocabulary})
+			d, built, modules := python.open(t, program, foreign.ProbeInput{Shape: []int{samples, length}, Type: "i32", Limit: vocabulary})
 			m, err := (&model.ModulesConfig{Task: model.Language, Sequence: length, Vocabulary: vocabulary, UserLoss: true, Modules: modules}).Build()
 			if err != nil {
 				t.Fatal(err)
@@ -40,7 +40,7 @@ func TestAGPTHasTheBitsOfPlainPyTorch(t *testing.T) {
 			p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
 				Device: d, Model: m, Stages: stages, Samples: samples, Micros: micros, Seed: seed, Optimizer: stage.Optimizer{Name: "sgd"},
 			})
-			if worst := trainOn(t, p, process, built, data, want.Losses, rate); worst > 1e-6 {
+			if worst := python.trainOn(t, p, built, data, want.Losses, rate); worst > 1e-6 {
 				t.Errorf("a loss is %.2g of it away from that of the plain program", worst)
 			}
 			elements := 0

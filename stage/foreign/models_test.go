@@ -2,21 +2,56 @@ package foreign_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"testing"
 
-	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
 
-// texts are batches of sequences of ids, each of which follows from the one before; the targets are those behind.
-func texts(length, vocabulary int) []plainBatch {
-	return textsOf(length, vocabulary, steps, micros*samples)
+// kind is what a model is given, and what comes out of it.
+type kind struct {
+	input  foreign.ProbeInput
+	config model.ModulesConfig
+	data   []plainBatch
 }
 
+const (
+	inputs     = 12 // numbers of an image, or ids of a text
+	classes    = 5
+	vocabulary = 11
+)
+
+// images are of classes.
+func images() kind {
+	return kind{foreign.ProbeInput{Shape: []int{samples, inputs}, Type: "f32"}, model.ModulesConfig{Task: model.Images, Sequence: 1, UserLoss: true}, batches()}
+}
+
+func texts() kind {
+	return kind{
+		foreign.ProbeInput{Shape: []int{samples, inputs}, Type: "i32", Limit: vocabulary},
+		model.ModulesConfig{Task: model.Language, Sequence: inputs, Vocabulary: vocabulary, UserLoss: true}, textsOf(inputs, vocabulary, steps, micros*samples),
+	}
+}
+
+func batches() (all []plainBatch) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range steps {
+		var b plainBatch
+		for range micros * samples {
+			y := r.IntN(classes)
+			b.Y = append(b.Y, int32(y))
+			for i := range inputs {
+				b.X = append(b.X, float32(r.NormFloat64()+float64((y+i)%3)))
+			}
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+// textsOf are batches of sequences of ids, each of which follows from the one before; the targets are those behind.
 func textsOf(length, vocabulary, steps, batch int) (all []plainBatch) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range steps {
@@ -37,8 +72,7 @@ func textsOf(length, vocabulary, steps, batch int) (all []plainBatch) {
 // TestManyKindsOfModulesTrainAsInPlainPyTorch trains models with what modules of PyTorch do beside computing with their parameters: hold them in lists
 // of their own (LSTM), share them, freeze them, compute them (weight norm), run again in the backward (checkpoint), and pass several tensors on.
 func TestManyKindsOfModulesTrainAsInPlainPyTorch(t *testing.T) {
-	const inputs, classes, vocabulary, length, rate = 12, 5, 11, 6, 0.1
-	pixels := foreign.ProbeInput{Shape: []int{samples, inputs}, Type: "f32"}
+	var all []twice
 	for _, c := range []struct {
 		function string
 		stages   int
@@ -46,35 +80,14 @@ func TestManyKindsOfModulesTrainAsInPlainPyTorch(t *testing.T) {
 	}{
 		{"recurrent", 1, true}, {"recurrent", 3, true}, {"tied", 1, true}, {"tied", 2, false}, {"repeated", 1, true}, {"repeated", 2, false}, {"several", 1, true}, {"several", 4, true}, {"mixed", 1, true}, {"mixed", 4, true},
 	} {
-		t.Run(fmt.Sprintf("%s in %d stages", c.function, c.stages), func(t *testing.T) {
-			program := foreign.Program{Path: "testdata/models.py", Function: c.function, Args: map[string]any{}, Loss: "loss"}
-			input, config, data := pixels, model.ModulesConfig{Task: model.Images, Sequence: 1, UserLoss: true}, batches(inputs, classes)
-			if c.function == "tied" {
-				input = foreign.ProbeInput{Shape: []int{samples, length}, Type: "i32", Limit: vocabulary}
-				config, data = model.ModulesConfig{Task: model.Language, Sequence: length, Vocabulary: vocabulary, UserLoss: true}, texts(length, vocabulary)
-			}
-			var want plainAnswer
-			stagetest.PyTorch(t, "testdata/plain.py", plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, false, nil}, &want)
-			d, process, built, modules := open(t, program, input)
-			config.Modules = modules
-			m, err := config.Build()
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
-				Device: d, Model: m, Stages: c.stages, Samples: samples, Micros: micros, Seed: seed, Optimizer: stage.Optimizer{Name: "sgd"},
-			})
-			worst := trainOn(t, p, process, built, data, want.Losses, rate)
-			away := 0.0
-			for name, found := range p.Parameters() {
-				for i, x := range found {
-					away = max(away, math.Abs(float64(x)-want.Values[name][i]))
-				}
-			}
-			t.Logf("losses from %.4f to %.4f, largest difference %.2g; parameters differ by %.2g at most", want.Losses[0], want.Losses[steps-1], worst, away)
-			if worst > 1e-6 || away > 1e-5 || c.exact && away > 0 {
-				t.Error("it did not train as the plain program")
-			}
+		of := images()
+		if c.function == "tied" {
+			of = texts()
+		}
+		all = append(all, twice{
+			name: fmt.Sprintf("%s in %d stages", c.function, c.stages), of: of, exact: c.exact,
+			program: foreign.Program{Path: "testdata/models.py", Function: c.function, Loss: "loss"}, pipeline: stagetest.PipelineConfig{Stages: c.stages},
 		})
 	}
+	trainTwice(t, all)
 }

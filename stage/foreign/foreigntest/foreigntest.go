@@ -35,9 +35,18 @@ const samples = 4
 // tolerance of a difference from what was computed here, in parts of the larger.
 const tolerance = 1e-3
 
-// Run checks a stub.
+// Run checks a stub, in one process that builds the modules anew for each check.
 func Run(t *testing.T, s Stub) {
 	t.Helper()
+	p, err := foreign.Start(t.Context(), s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, c := range []struct {
 		name  string
 		check func(*testing.T, *bench)
@@ -53,7 +62,7 @@ func Run(t *testing.T, s Stub) {
 		{"the loss is that of the program, and has a gradient", checkLoss},
 		{"a stub goes on after an error", checkErrors},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.check(t, open(t, s)) })
+		t.Run(c.name, func(t *testing.T) { c.check(t, build(t, p, s.Program)) })
 	}
 }
 
@@ -68,19 +77,11 @@ type bench struct {
 	random  *rand.Rand
 }
 
-func open(t *testing.T, s Stub) *bench {
+func build(t *testing.T, p *foreign.Process, program foreign.Program) *bench {
 	t.Helper()
-	p, err := foreign.Start(t.Context(), s.Config)
+	built, err := p.Build(program, 1)
+	b := &bench{T: t, process: p, device: foreign.Over(p, ref.New()), program: program, built: built, random: rand.New(rand.NewPCG(1, 2))} //nolint:gosec // of a test
 	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bench{T: t, process: p, device: foreign.Over(p, ref.New()), program: s.Program, random: rand.New(rand.NewPCG(1, 2))} //nolint:gosec // of a test
-	t.Cleanup(func() {
-		if err := b.device.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if b.built, err = p.Build(s.Program, 1); err != nil {
 		t.Fatal(err)
 	}
 	probed, err := p.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}, Seed: 1})

@@ -21,6 +21,11 @@ def hangs():
         pass
 
 
+def sleeps():
+    while True:
+        time.sleep(0.1)  # at: sleeps
+
+
 def stops():
     os.kill(os.getpid(), signal.SIGSTOP)  # at: stops
 

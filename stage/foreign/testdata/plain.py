@@ -1,4 +1,4 @@
-"""Trains a user's model as a plain PyTorch program does: reads what and on what as JSON, writes losses and parameters, or their digests."""
+"""Trains users' models as a plain PyTorch program does: reads what and on what as JSON, writes losses and parameters, or their digests, of each."""
 
 import hashlib
 import importlib.util
@@ -44,14 +44,12 @@ class Rounded:
                     p.sub_(p.grad * self.lr)
 
 
-def main():
-    torch.set_num_threads(1)
-    q = json.load(sys.stdin)
+def train(q):
     spec = importlib.util.spec_from_file_location("user", q["path"])
     user = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(user)
     torch.manual_seed(q["seed"])
-    model = getattr(user, q["function"])(**q["args"])
+    model = getattr(user, q["function"])(**(q["args"] or {}))
     if isinstance(model, list):
         model = torch.nn.ModuleList(model)
     make = Rounded if q["optimizer"] == "Rounded" else getattr(torch.optim, q["optimizer"])
@@ -82,9 +80,9 @@ def main():
         losses.append(total)
     values = model.state_dict().items()
     if q["digests"]:
-        json.dump({"losses": losses, "digests": {k: hashlib.sha256(v.numpy().tobytes()).hexdigest() for k, v in values}}, sys.stdout)
-    else:
-        json.dump({"losses": losses, "values": {k: v.double().flatten().tolist() for k, v in values}}, sys.stdout)
+        return {"losses": losses, "digests": {k: hashlib.sha256(v.numpy().tobytes()).hexdigest() for k, v in values}}
+    return {"losses": losses, "values": {k: v.double().flatten().tolist() for k, v in values}}
 
 
-main()
+torch.set_num_threads(1)
+json.dump([train(q) for q in json.load(sys.stdin)], sys.stdout)
