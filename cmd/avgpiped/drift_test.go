@@ -35,6 +35,7 @@ func (s *site) keep(r tuner.Report, digest string) {
 // A network that has become slow since a job was tuned is named by status. A job on slow links trains by what was found with fast ones:
 // the tuning, the cache, the worker, its links and the daemon are the real ones.
 func TestALinkThatBecameSlowIsNamed(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	tune := func(source string) *tuner.Report {

@@ -15,6 +15,7 @@ import (
 // The example of emulated devices runs as it is, but for fewer and shorter batches: the daemon, the worker, the executor and the
 // links are the real ones.
 func TestADaemonTrainsOnEightEmulatedDevices(t *testing.T) {
+	t.Parallel()
 	source, err := os.ReadFile("../../examples/emulated.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +51,7 @@ func TestADaemonTrainsOnEightEmulatedDevices(t *testing.T) {
 // The example of emulated devices that compute, of fewer and shorter batches, has the losses and the weights that it has on the processor,
 // to the bit: whatever the times are, with a worker that dies and goes on from a committed round, and tuned.
 func TestADaemonTrainsOnEmulatedDevicesThatCompute(t *testing.T) {
+	t.Parallel()
 	source, err := os.ReadFile("../../examples/emulated-compute.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 // TestTheModelIsInOutputDirWhenTheJobIsDone, though nobody watched, and the daemon that was asked for it was killed.
 func TestTheModelIsInOutputDirWhenTheJobIsDone(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	answer, err := s.client.Submit(t.Context(), api.SubmitRequest{File: "tiny.yaml", Source: tinyJob + "output: {dir: model}\n", Base: s.dir})

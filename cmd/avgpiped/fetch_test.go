@@ -18,6 +18,7 @@ import (
 // TestAJobReadsFromABucket with counts that are measured first: its data are fetched once for it and for others, and a job whose object was
 // replaced before it could be fetched ends and says why.
 func TestAJobReadsFromABucket(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	var gets atomic.Int64
 	var down, held atomic.Bool // all of the server, and what is late

@@ -15,6 +15,7 @@ import (
 // there, and trains on from it: without a word about family or tokenizer, the model's own are taken, and the new export still holds
 // what the old one held.
 func TestFineTuningKeepsWhatTheModelBrings(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.write("tokenizer.json", animals)
 	s.write("first.txt", strings.Repeat("cat dog cow\n", 200))

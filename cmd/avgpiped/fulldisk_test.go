@@ -37,6 +37,7 @@ func (s *site) smallDisk(bytes int) (path string) {
 
 // A disk that is full for a while costs neither the job nor a bit of its model: the commit waits for space, and goes on by itself.
 func TestAJobOutlivesAFullDisk(t *testing.T) {
+	t.Parallel()
 	want := undisturbed(t)
 	s := newSite(t)
 	state := s.smallDisk(3 << 20) // room for two rounds of the tiny job, which are kept, and not for the third
@@ -67,6 +68,7 @@ func TestAJobOutlivesAFullDisk(t *testing.T) {
 
 // A full disk can be freed by removing a job, and a job that is submitted meanwhile is told apart from one that is refused.
 func TestAFullDiskIsFreedByRemovingAJob(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	state := s.smallDisk(16 << 20)
 	s.start()
@@ -91,6 +93,7 @@ func TestAFullDiskIsFreedByRemovingAJob(t *testing.T) {
 
 // Data that are not there when a worker starts, as on a mount that is late, hold the job; it goes on when they are back.
 func TestAJobOutlivesMissingData(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	id := s.submit()

@@ -10,6 +10,7 @@ import (
 
 // TestAJobMeasuresItsCriticalBatch in a daemon, from the beginning to the end and over a resume: what the workers measure stands in status and explain, and is kept with what they commit.
 func TestAJobMeasuresItsCriticalBatch(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	slow := strings.Replace(tinyJob, "lr: 3e-3", "lr: 1e-4", 1) // the gradient stays about as long as it is

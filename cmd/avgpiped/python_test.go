@@ -78,6 +78,7 @@ func (s *site) digits(samples int) {
 // TestProgramsOfTheExamplesRunHereAfterFiveLines: the plain program and the job of its modules begin with the same loss on held-out data and, where each
 // batch is all there is to train on, end with the same. The job as its file lays it out, two pipelines of two stages, learns as well.
 func TestProgramsOfTheExamplesRunHereAfterFiveLines(t *testing.T) {
+	t.Parallel()
 	const steps, batch = 6, 16
 	interpreter := stagetest.Python(t)
 	examples, err := filepath.Abs("../../examples")
@@ -97,26 +98,21 @@ func TestProgramsOfTheExamplesRunHereAfterFiveLines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := append(c.options, "--dropout=0", "--data="+s.dir, fmt.Sprint("--steps=", steps), fmt.Sprint("--batch=", batch))
-			var lines [2][]string
-			var losses [2][]float64
-			for i, file := range []string{name + "_plain.py", name + ".py"} { // which still runs by itself
-				path := filepath.Join(examples, "python", file)
-				lines[i] = strings.Split(content(t, path), "\n")
-				losses[i] = heldOut(t, interpreter, append([]string{path}, options...))
-			}
-			if n := changed(lines[0], lines[1]); n == 0 || n > mostChanged {
+			plain, program := filepath.Join(examples, "python", name+"_plain.py"), filepath.Join(examples, "python", name+".py")
+			if n := changed(strings.Split(content(t, plain), "\n"), strings.Split(content(t, program), "\n")); n == 0 || n > mostChanged {
 				t.Errorf("%d lines of the program are changed, expected 1 to %d", n, mostChanged)
 			}
-			if !slices.Equal(losses[0], losses[1]) || len(losses[0]) != 2 || losses[0][1] >= losses[0][0] {
+			losses := heldOut(t, interpreter, []string{plain, program}, options) // which still runs by itself
+			if len(losses) != 4 || !slices.Equal(losses[:2], losses[2:]) || losses[1] >= losses[0] {
 				t.Fatalf("the losses of the programs are %v, expected twice the same two, of which the second is smaller", losses)
 			}
 			request := api.SubmitRequest{
 				File: name + ".yaml", Source: content(t, filepath.Join(examples, "python-"+name+".yaml")), Base: s.dir,
-				Set: append(c.sets, "model.python="+filepath.Join(examples, "python", name+".py:build"), "model.interpreter="+interpreter, fmt.Sprint("train.batch=", batch)),
+				Set: append(c.sets, "model.python="+program+":build", "model.interpreter="+interpreter, fmt.Sprint("train.batch=", batch)),
 			}
-			one := s.trained(s.submitted(request, fmt.Sprint("train.steps=", steps), "pipelines=1", "micro_batches=1"))
+			one := s.trained(s.submitted(request, fmt.Sprint("train.steps=", steps), "stages=1", "pipelines=1", "micro_batches=1"))
 			for i, found := range []*float64{one.InitialLoss, one.EvalLoss} {
-				if want := losses[0][i]; found == nil || math.Abs(*found-want) > 1e-4*want {
+				if want := losses[i]; found == nil || math.Abs(*found-want) > 1e-4*want {
 					t.Errorf("loss %d on held-out data is %v, that of the plain program %v", i, found, want)
 				}
 			}
@@ -137,14 +133,21 @@ func content(t *testing.T, path string) string {
 	return string(text)
 }
 
-// heldOut runs a plain program and returns the losses on held-out data that it prints.
-func heldOut(t *testing.T, interpreter string, arguments []string) (losses []float64) {
+// inTurn runs programs of Python, the first of its arguments, with the rest.
+const inTurn = `import runpy, sys
+programs, options = sys.argv[1].split(":"), sys.argv[2:]
+for program in programs:
+    sys.argv = [program] + options
+    runpy.run_path(program, run_name="__main__")`
+
+// heldOut runs plain programs, one after the other in one interpreter, and returns the losses on held-out data that they print.
+func heldOut(t *testing.T, interpreter string, programs, options []string) (losses []float64) {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), interpreter, arguments...)
+	c := exec.CommandContext(t.Context(), interpreter, append([]string{"-c", inTurn, strings.Join(programs, ":")}, options...)...)
 	c.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1")
 	out, err := c.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v: %v\n%s", arguments, err, out)
+		t.Fatalf("%v: %v\n%s", programs, err, out)
 	}
 	for line := range strings.Lines(string(out)) {
 		var loss float64

@@ -73,6 +73,7 @@ func (d *disk) fail() {
 // TestReadOnlyRecordEndsTheDaemonInOrder: no panic, the path and the error in the last words, 1 for systemd. The worker trains on
 // and is adopted once the disk works again.
 func TestReadOnlyRecordEndsTheDaemonInOrder(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	record := newDisk(t, filepath.Join(s.dir, "state", "raft"))
 	s.start()

@@ -13,6 +13,7 @@ import (
 
 // TestRecoveryIsAsDocumented runs the commands that docs/operations.md gives for a lost record of jobs, in its order.
 func TestRecoveryIsAsDocumented(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

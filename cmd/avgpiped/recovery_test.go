@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -246,22 +247,28 @@ func (s *site) others(worker int) []int {
 }
 
 // faultless are the weights of a job that was trained without any fault, once one was.
-var faultless []byte
+var faultless struct {
+	sync.Mutex
+	weights []byte
+}
 
 // undisturbed trains the job without any fault.
 func undisturbed(t *testing.T) []byte {
 	t.Helper()
-	if faultless == nil {
+	faultless.Lock()
+	defer faultless.Unlock()
+	if faultless.weights == nil {
 		s := newSite(t)
 		s.start()
-		faultless = s.done(s.submit())
+		faultless.weights = s.done(s.submit())
 	}
-	return faultless
+	return faultless.weights
 }
 
 // What is committed is never lost, and what is not is computed again to the same bits: the model that comes out of any number of
 // crashes is the one that comes out of none.
 func TestCrashesDoNotChangeABitOfTheModel(t *testing.T) {
+	t.Parallel()
 	want := undisturbed(t)
 	for name, crash := range map[string]func(s *site, id string){
 		"worker killed": func(s *site, id string) {
@@ -331,6 +338,7 @@ func TestCrashesDoNotChangeABitOfTheModel(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t)
 			s.start()
 			id := s.submit()

@@ -12,6 +12,7 @@ import (
 
 // SIGHUP puts live keys into force, names keys that wait for a restart, and a file that is refused changes nothing.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	config := filepath.Join(s.dir, "avgpiped.yaml")

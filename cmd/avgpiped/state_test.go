@@ -106,6 +106,7 @@ func (s *site) unpack(archive string) {
 // TestStateOfTheProgramBefore: a daemon opens a state directory of specs of version 3. The job that was stopped in it after a commit
 // resumes under the terms that it was admitted with and its model is exported; the one that waits to be tuned is still there.
 func TestStateOfTheProgramBefore(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.write("avgpiped.yaml", fmt.Sprintf("state_dir: %s\nsocket: %s\nnode: recorded\ncores: 2\n", filepath.Join(s.dir, "state"), s.socket()))
 	s.unpack(filepath.Join("testdata", "state-v3", "state.tar.gz"))

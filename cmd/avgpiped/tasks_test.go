@@ -314,6 +314,7 @@ func inferred[T any](t *testing.T, r api.InferRequest, inputs ...string) []T {
 
 // TestEveryTaskTrainsAndIsUsed takes a job of each task from its file to the use of the exported model, through the daemon.
 func TestEveryTaskTrainsAndIsUsed(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.write("tokenizer.json", animals)
 	s.start()

@@ -19,6 +19,7 @@ var openJob = strings.NewReplacer("pipelines: 2\n", "", "micro_batches: 2\n", "s
 	"tuning_share: 0\n"
 
 func TestOpenJobIsMeasuredOnceAndTrains(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	request := api.SubmitRequest{File: "job.yaml", Source: openJob, Base: s.dir}
@@ -63,6 +64,7 @@ func TestOpenJobIsMeasuredOnceAndTrains(t *testing.T) {
 }
 
 func TestOpenJobThatNoMemoryHoldsIsRefused(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	_, err := s.client.Submit(t.Context(), api.SubmitRequest{
@@ -127,6 +129,7 @@ func (s *site) trains(set ...string) (api.JobStatus, string) {
 
 // A job that its devices hold only when something is computed again trains when it says recompute: auto, however that is decided.
 func TestWhatFitsOnlyWithRecomputationTrains(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	none, block := s.needs(), s.needs("recompute=block")
@@ -151,6 +154,7 @@ func TestWhatFitsOnlyWithRecomputationTrains(t *testing.T) {
 
 // Of counts that are open, those that fit are chosen; nothing that does not fit starts.
 func TestOpenCountsFitTheMemory(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	open := []string{"pipelines=auto", "micro_batches=auto", "schedule=auto"}
@@ -182,6 +186,7 @@ func TestOpenCountsFitTheMemory(t *testing.T) {
 
 // A tuning does not wait for its step to end once its daemon is gone, however long that takes.
 func TestTuningEndsWithItsDaemon(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start()
 	answer, err := s.client.Submit(t.Context(), api.SubmitRequest{
