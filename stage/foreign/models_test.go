@@ -31,7 +31,8 @@ func images() kind {
 func texts() kind {
 	return kind{
 		foreign.ProbeInput{Shape: []int{samples, inputs}, Type: "i32", Limit: vocabulary},
-		model.ModulesConfig{Task: model.Language, Sequence: inputs, Vocabulary: vocabulary, UserLoss: true}, textsOf(inputs, vocabulary, steps, micros*samples),
+		model.ModulesConfig{Task: model.Language, Sequence: inputs, Vocabulary: vocabulary, UserLoss: true},
+		textsOf(inputs, vocabulary, steps, micros*samples),
 	}
 }
 
