@@ -69,7 +69,7 @@ func TestFunctionsFitAScreen(t *testing.T) {
 
 func TestFilesAreShort(t *testing.T) {
 	code := func(name string) bool {
-		return slices.Contains([]string{".go", ".c", ".h", ".sh"}, path.Ext(name)) && !strings.Contains(name, "testdata/")
+		return slices.Contains([]string{".go", ".c", ".h", ".sh", ".py"}, path.Ext(name)) && !strings.Contains(name, "testdata/")
 	}
 	for _, name := range allFiles(t, code) {
 		if lines := strings.Count(read(t, name), "\n"); lines > mostFileLines {

@@ -1,6 +1,6 @@
 // Package foreign computes modules of a user's framework in an interpreter of his, beside the stages of this process.
 //
-// A Process is the interpreter: it runs one file of Python (stub/stub.py), which is part of this program and imports nothing of it. It answers
+// A Process is the interpreter: it runs an archive of Python (stub/), which is part of this program and imports nothing of it. It answers
 // requests over a socket, one at a time; docs/worker-protocol.md says which. Tensors lie in an Arena that both processes map, so none is
 // copied to be sent. A Device is a device of this process whose memory is the arena, and whose operations on modules are requests:
 //

@@ -122,6 +122,9 @@ func TestABuildThatHangsIsEnded(t *testing.T) {
 			if text := written.text(); !strings.Contains(text, fmt.Sprintf("ends.py\", line %d in %s", hang.Line, function)) || strings.Count(text, "hread 0x") < 2 {
 				t.Errorf("the log has no stacks of all threads: %s", text)
 			}
+			if text := written.text(); !strings.Contains(text, "/avgpiped_stub/requests.py\", line ") {
+				t.Errorf("the stacks do not name the part of the stub that called the program: %s", text)
+			}
 		})
 	}
 }

@@ -2,7 +2,6 @@ package foreign
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +21,6 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-//go:embed stub/stub.py
-var stub []byte
-
 // Config says what interpreter to start, and how.
 type Config struct {
 	Interpreter string   // the program: "/usr/bin/python3"
@@ -34,7 +30,7 @@ type Config struct {
 	Env         []string // as in exec.Cmd
 	// As has it run as another user; nil: as this process's.
 	As *syscall.Credential
-	// Stub is the program that the interpreter runs; nil: the one for Python.
+	// Stub is the program that the interpreter runs; nil: the one for Python, which is an archive of several files.
 	Stub []byte
 	// Log is told the lines that it writes to "stdout" or "stderr", by two goroutines. A line that is longer than 64 KiB comes in parts. What is more than
 	// 1 MiB and then 64 KiB a second, of each, is left out, which LeftOut is told at most once a second. While either blocks, so does a program that
@@ -51,7 +47,7 @@ func (c Config) withDefaults() Config {
 		c.Threads = 1
 	}
 	if c.Stub == nil {
-		c.Stub = stub
+		c.Stub = stub()
 	}
 	if c.StartTimeout == 0 {
 		c.StartTimeout = 5 * time.Minute
@@ -159,7 +155,7 @@ func programFile(program []byte) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a file in memory: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "stub.py")
+	f := os.NewFile(uintptr(fd), "stub")
 	if _, err := f.Write(program); err != nil {
 		return nil, errors.Join(fmt.Errorf("write the stub: %w", err), f.Close())
 	}

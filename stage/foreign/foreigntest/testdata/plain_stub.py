@@ -1,4 +1,4 @@
-"""A stub with a framework of its own, in plain Python, written after docs/worker-protocol.md and sharing nothing with stub.py."""
+"""A stub with a framework of its own, in plain Python, written after docs/worker-protocol.md and sharing nothing with the stub for Python."""
 
 import importlib.util
 import json

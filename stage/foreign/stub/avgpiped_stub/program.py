@@ -1,0 +1,118 @@
+"""The user's program, and what is said of an error in it."""
+
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+
+LONGEST_TEXT = 8 << 10  # of what an error says
+MOST_FRAMES = 100
+STUB = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # where the files lie that are none of the user's
+
+
+class Refused(Exception):
+    """What the user's program or the worker gave cannot be used. The text says what was found and what was expected."""
+
+    def __init__(self, text, at=("", 0)):
+        super().__init__(text)
+        self.at = at  # file and line of what was refused
+
+
+class Program:
+    """The user's program: which files are his, and where what he wrote stands."""
+
+    def __init__(self, path):
+        self.path, self.build = path, None
+        self.directory = os.path.join(os.path.dirname(os.path.abspath(path)), "")
+
+    def owns(self, file):
+        """Reports whether the user wrote a file: it lies beside the program, and in no installed package."""
+        return file.startswith(self.directory) and "<frozen " not in file and "site-packages" not in file and "dist-packages" not in file
+
+    def at(self, *callables):
+        """File and line of the first of the functions that the user wrote."""
+        for call in callables + (self.build,):
+            code = getattr(call, "__code__", None)
+            if code is not None and self.owns(code.co_filename):
+                return code.co_filename, code.co_firstlineno
+        return "", 0
+
+    def load(self, function, loss, reserved):
+        """Runs the user's file as a module, of which the directory is where it finds others, and returns the functions that are named."""
+        module = self.run(reserved)
+        self.build = getattr(module, function, None)
+        if not callable(self.build):
+            raise Refused(f"{self.path} has no function {function}; expected one, which returns the modules")
+        if not loss:
+            return self.build, None
+        found = getattr(module, loss, None)
+        if not callable(found):
+            raise Refused(f"{self.path} has no function {loss}; expected one, which gives the loss of logits and targets", self.at())
+        return self.build, found
+
+    def run(self, reserved):
+        path = self.path
+        if self.directory not in sys.path:
+            sys.path.insert(0, self.directory)
+        name = os.path.splitext(os.path.basename(path))[0]
+        found = importlib.util.spec_from_file_location(name, os.path.abspath(path))
+        if found is None:
+            raise Refused(f"{path} is no Python file; expected a name that ends in .py")
+        loaded = sys.modules.get(name)
+        if name in reserved or loaded is not None and getattr(loaded, "__file__", None) != found.origin:
+            raise Refused(f"{path} has the name of a module that is part of Python or was imported before; expected a name of its own")
+        sys.modules[name] = module = importlib.util.module_from_spec(found)
+        try:
+            found.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+
+    def takes(self, function, args):
+        """Refuses arguments that build does not take, or that it lacks, which would have no line of the user's."""
+        try:
+            signature = inspect.signature(self.build)
+        except (TypeError, ValueError):
+            return  # it says nothing of itself
+        try:
+            signature.bind(**args)
+        except TypeError as error:
+            there = ", ".join(signature.parameters) or "none"
+            raise Refused(f"{function}: {error}; its arguments are: {there}", self.at()) from None
+
+
+def report(error, program):
+    """What the worker is told of an error: the user's line, where one had a part in it."""
+    kind = "" if isinstance(error, Refused) else type(error).__name__
+    try:
+        frames = [f for f in traceback.extract_tb(error.__traceback__, limit=-MOST_FRAMES) if not f.filename.startswith(STUB)]
+        file, line = place(error, frames, program)
+        lines = [text[:LONGEST_TEXT].rstrip("\n") for text in traceback.format_list(frames)] if kind else []
+        return {"type": kind, "message": message(error), "file": file, "line": line, "traceback": lines}
+    except BaseException as inner:
+        return {"type": kind, "message": f"its text and place cannot be had: {type(inner).__name__}", "file": "", "line": 0, "traceback": []}
+
+
+def place(error, frames, program):
+    if isinstance(error, Refused):
+        return error.at
+    owns = program.owns if program else lambda file: False
+    if isinstance(error, SyntaxError) and error.filename and owns(os.path.abspath(error.filename)):
+        return error.filename, error.lineno or 0
+    own = [f for f in frames if owns(os.path.abspath(f.filename))]
+    return (own[-1].filename, own[-1].lineno or 0) if own else ("", 0)
+
+
+def message(error):
+    """The text of an error, whatever its own functions do."""
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except BaseException as inner:
+        return f"its text cannot be had: {type(inner).__name__}"
+    if isinstance(error, ModuleNotFoundError):
+        text += f"; the interpreter is {sys.executable}"
+    if len(text) > LONGEST_TEXT:
+        return f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
+    return f"{text}"

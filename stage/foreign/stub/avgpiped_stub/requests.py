@@ -1,0 +1,93 @@
+"""The worker's requests."""
+
+import sys
+
+from .channel import encode
+from .program import Program, Refused, report
+from .torch_passes import Torch
+
+VERSION = 2
+FRAMEWORKS = [Torch]
+
+
+class Stub:
+    """Answers the requests of a worker."""
+
+    def __init__(self, arena):
+        self.arena, self.framework, self.threads, self.program, self.calls = arena, None, 1, None, {}
+
+    def hello(self, request):
+        if request["version"] != VERSION:
+            raise Refused(f"version {request['version']} of the protocol; this program has {VERSION}")
+        self.threads = request["threads"]
+        return {"version": VERSION, "python": sys.version.split()[0]}
+
+    def build(self, request):
+        function, self.framework, self.program, self.calls = request["function"], None, Program(request["path"]), {}
+        build, loss = self.program.load(function, request["loss"], [framework.package for framework in FRAMEWORKS])
+        for framework in FRAMEWORKS:
+            framework.begin(request["seed"])
+        self.program.takes(function, request["args"])
+        built = build(**request["args"])
+        for framework in FRAMEWORKS:
+            if framework.made(built):
+                made = framework(self.arena, self.threads, self.program, loss)
+                modules = made.build(built, request.get("cut") or [], request.get("inputs") or [])
+                self.framework = made
+                return {"framework": made.name, "modules": modules}
+        kind = ("empty " if isinstance(built, (list, tuple)) and not built else "") + type(built).__name__
+        expected = "; or ".join(framework.returns for framework in FRAMEWORKS)
+        raise Refused(f"{function} returned: {kind}; expected {expected}", self.program.at())
+
+    def probe(self, request):
+        return {"modules": self.framework.probe(request)}
+
+    def write(self, request):
+        for tensor in request["tensors"]:
+            self.framework.write(tensor["name"], tensor["at"])
+
+    def bind(self, request):
+        self.framework.bind(request)
+
+    def forward(self, request):
+        self.calls[request["call"]] = request
+        self.framework.forward(request)
+
+    def backward(self, request):
+        self.calls[request["call"]] = request
+        self.framework.backward(request)
+
+    def again(self, request):
+        """Repeats a forward or a backward, with other seeds."""
+        call = self.calls.get(request["call"])
+        if call is None:
+            raise Refused(f"call {request['call']!r} is to be repeated; expected one of a request before")
+        if call["request"] == "backward":
+            self.framework.backward(call)
+            return
+        call["seeds"], call["begins"] = request["seeds"], request["begins"]
+        self.framework.forward(call)
+
+    def drop(self, request):
+        self.framework.drop(request["keep"])
+
+    def batch(self, request):
+        for one in request["requests"]:
+            if one["request"] not in self.PASSES:
+                raise Refused(f"request {one['request']!r} in a batch; expected one of {', '.join(self.PASSES)}")
+            getattr(self, one["request"])(one)
+
+    PASSES = ("bind", "forward", "backward", "again", "drop")
+    REQUESTS = ("hello", "build", "probe", "write", "batch") + PASSES
+
+    def answer(self, request):
+        """The answer to a request, as text: what it gives, or the error that it ended with."""
+        name = request.get("request")
+        try:
+            if name not in self.REQUESTS:
+                raise Refused(f"request {name!r}; expected one of {', '.join(self.REQUESTS)}")
+            if self.framework is None and name not in ("hello", "build"):
+                raise Refused(f"request {name!r} before a build that succeeded")
+            return encode(getattr(self, name)(request) or {})
+        except BaseException as error:  # whatever the user's program raises is the worker's to report, sys.exit too
+            return encode({"error": report(error, self.program)})

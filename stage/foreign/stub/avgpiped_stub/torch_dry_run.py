@@ -1,0 +1,121 @@
+"""The dry run of PyTorch's modules."""
+
+from time import perf_counter  # a program may replace that of the module
+
+from .torch_split import Split
+
+
+class DryRun:
+    """Runs each module by itself on made-up inputs, and says what it gives, keeps and takes."""
+
+    def __init__(self, of):
+        self.of, self.torch = of, of.torch
+
+    def run(self, request):
+        torch, repeat, seed = self.torch, request["repeat"], request["seed"]
+        self.of.use(None)
+        torch.default_generator.manual_seed(seed)
+        x, out = [self.of.example(t) for t in request["inputs"]], []
+        for number in range(len(self.of.units)):
+            found, x = self.probe_module(number, x, repeat, seed)
+            out.append(found)
+        Split(self.of, seed).check(*([self.of.example(t) for t in request["inputs"]] for _ in range(2)))
+        if self.of.function is not None and request.get("targets"):
+            self.probe_loss(x, request)
+        return out
+
+    def probe_loss(self, outputs, request):
+        """Has the user's loss of made-up targets, so that an error in it is seen before the training."""
+        targets = [self.of.example({**t, "limit": t["limit"] or (outputs[0].shape[-1] if outputs[0].dim() else 2)}) for t in request["targets"]]
+        if request.get("ignores"):
+            targets[0].view(-1)[::2] = -1
+        with self.torch.enable_grad():
+            leaves = [y.detach().clone().requires_grad_(y.is_floating_point()) for y in outputs]
+            loss = self.of.loss_of([y.clone() for y in leaves], targets)
+            if not loss.requires_grad:
+                self.of.refuse("the loss function gave a number that no gradient flows through; expected one that depends on what the last module gives", self.of.function)
+            loss.backward()
+
+    def probe_module(self, number, inputs, repeat, seed):
+        name, unit = self.of.units[number]
+        originals = list(self.of.originals(name, unit, self.of.buffers))
+        bound = self.of.copied(number, {})
+        values = [p.detach().clone() for _, _, _, p, _, _ in bound["parameters"]]
+        times, first = ([], []), None
+        self.of.install(bound)
+        try:
+            for _ in range(repeat):
+                sizes, outputs = self.probe_once(number, bound, inputs, seed, times)
+                self.unchanged(number, bound, values)
+                self.repeats(first, outputs, number)
+                first = [y.detach() for y in outputs]
+        finally:
+            self.of.install(self.of.sets[None])
+            for _, m, own, b in originals:
+                m._buffers[own] = b
+        own = {p.data_ptr() for _, _, _, p, _, _ in bound["parameters"]}
+        return {
+            "inputs": [self.shape(x, number, f"input {i}") for i, x in enumerate(inputs)],
+            "outputs": [self.shape(y, number, f"output {i}") for i, y in enumerate(first)],
+            "saved_bytes": sum(t.numel() * t.element_size() for at, t in sizes.items() if at not in own),
+            "forward_seconds": sorted(times[0])[repeat // 2], "backward_seconds": sorted(times[1])[repeat // 2],
+            "differentiable": [y.requires_grad for y in outputs],
+        }, first
+
+    def probe_once(self, number, bound, inputs, seed, times):
+        torch, request = self.torch, {"first": number, "seeds": [seed], "train": True, "begins": True, "count": False}
+        sizes = {}
+        with torch.enable_grad():
+            leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+            begin = perf_counter()
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.setdefault(t.data_ptr(), t) is None or t, lambda t: t):
+                outputs = self.of.run(request, bound, [x.clone() for x in leaves])
+            self.of.dense(outputs, number)
+            middle = perf_counter()
+            roots = [y for y in outputs if y.requires_grad]
+            if roots:
+                self.backward_once(number, roots)
+            times[0].append(middle - begin)
+            times[1].append(perf_counter() - middle)
+        return sizes, outputs
+
+    def backward_once(self, number, roots):
+        try:
+            self.torch.autograd.backward(roots, [self.torch.ones_like(y) for y in roots])
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            self.of.refuse_module(number, f"the gradient of module {self.of.called(number)} flows to what another one computed, by another way than its inputs; expected that what it computes with is given to it")
+
+    def unchanged(self, number, bound, values):
+        """Refuses a module that has made or changed parameters in its forward."""
+        name, unit = self.of.units[number]
+        for full, _, _, _ in self.of.tensors(name, unit, "_parameters"):
+            if full not in self.of.parameters:
+                self.of.refuse_module(number, f"the forward made parameter {full}; expected that build makes them all")
+        for full, (_, _, p) in self.of.parameters.items():
+            if p.grad is not None:
+                p.grad = None
+                self.of.refuse_module(number, f"module {self.of.called(number)} computes with parameter {full} from elsewhere than where it is registered; expected that it reads its own attribute, and that a module which shares one has it as an attribute too")
+        for (full, _, _, p, _, _), value in zip(bound["parameters"], values):
+            if not self.of.same(p.detach(), value):
+                self.of.refuse_module(number, f"the forward changed parameter {full}; expected that only the optimizer changes it")
+
+    def repeats(self, first, outputs, number):
+        """Refuses a module whose outputs depend on more than its inputs and PyTorch's random numbers."""
+        if first is None:
+            return
+        if len(first) != len(outputs):
+            self.of.refuse_module(number, f"module {self.of.called(number)} gave {len(first)} and then {len(outputs)} tensors; expected the same of the same inputs")
+        for i, (a, b) in enumerate(zip(first, outputs)):
+            if a.shape != b.shape:
+                self.of.refuse_module(number, f"output {i} of module {self.of.called(number)} has shape {tuple(a.shape)} and then {tuple(b.shape)}; expected the same of inputs of the same shape")
+            if not self.of.same(a, b.detach()):
+                self.of.refuse_module(number, f"output {i} of module {self.of.called(number)} differs between two forwards with the same inputs and the same seed of PyTorch; expected the same, which recomputation needs")
+
+    def shape(self, x, number, what):
+        if x.dtype not in self.of.names:
+            self.of.refuse_module(number, f"{what} of module {self.of.called(number)} is of {x.dtype}; expected torch.float32, as of x.float(), torch.int64 or torch.int32")
+        if x.numel() == 0:
+            self.of.refuse_module(number, f"{what} of module {self.of.called(number)} has no elements: shape {tuple(x.shape)}; expected at least one")
+        return {"shape": list(x.shape), "type": self.of.names[x.dtype]}
