@@ -36,6 +36,7 @@ func (c *checker) check(env Environment) {
 	if len(c.Data.Validation) > 0 && c.Has("data.holdout") {
 		c.refuse("data.holdout", "", "data.holdout stands beside data.validation, which says what is evaluated on; remove one of them")
 	}
+	c.checkSource()
 	c.checkURLs()
 	c.checkOptimizer()
 	c.checkBudget()
@@ -128,6 +129,24 @@ func (c *checker) checkModel() {
 		c.refuse("model.config", "", "model.config stands beside model.from, whose config.json already says it; remove one of them")
 	case m.From == "" && m.Config == nil:
 		c.refuse("model.config", "", `missing key "model.config" (or "model.from", a directory to start from)`)
+	}
+}
+
+// checkSource checks that the samples come from one place.
+func (c *checker) checkSource() {
+	if d := c.Data; d.Samples != "" {
+		if c.Model.Python == "" {
+			c.refuse("data.samples", "", "data.samples is a function of the file of model.python, which is missing; remove one or add the other")
+		}
+		return
+	}
+	if !c.Has("data.files") {
+		c.refuse("data.files", "", `missing key "data.files" (or "data.samples", a function of a program of yours)`)
+	}
+	for _, key := range []string{"data.args", "data.collate"} {
+		if c.Has(key) {
+			c.refuse(key, "", "%s is read by data.samples alone, which is missing; remove one or add the other", key)
+		}
 	}
 }
 

@@ -127,6 +127,8 @@ func (g *generator) section(key string) object {
 			return object{"required": keys, "not": object{"required": []string{"python"}}} // what may stand beside python the parser says
 		}
 		out.set("oneOf", []object{alone("family", "config"), alone("from"), {"required": []string{"python"}}})
+	case "data":
+		out.set("anyOf", []object{{"required": []string{"files"}}, {"required": []string{"samples"}}}) // not both: the parser says so
 	case "train":
 		var either []object
 		for _, k := range (Train{}).budgetKeys() {

@@ -185,7 +185,15 @@ type Data struct {
 	// pattern says them. Relative paths start at the job file's directory. Or URLs, where the daemon's data_sources allow them:
 	// `s3://BUCKET/KEY`, of an object, a prefix or such a pattern, and `https://HOST/PATH`, which may end in `#sha256=DIGEST`. What they are
 	// is fixed when the job is submitted; docs/data.md says how.
-	Files []string `yaml:"files" json:"files" rule:"required items=1+ path"`
+	// Required unless `samples` is there.
+	Files []string `yaml:"files" json:"files" rule:"items=1+ path"`
+	// A function of the file of `model.python`, in the place of files, that returns the samples to train on: an object with `len` and an element for each number, as a `Dataset` of PyTorch, or a pair of two such,
+	// of which the second is evaluated on. docs/python-models.md says what a sample is. Needs `model.loss`.
+	Samples string `yaml:"samples" json:"samples,omitempty" rule:"optional"`
+	// What that function is given, by name, like `model.args`.
+	Args strictyaml.JSON `yaml:"args" json:"args,omitempty"`
+	// A function of the same file that makes a micro-batch of a list of samples: inputs and targets. Default: tensors and numbers are stacked.
+	Collate string `yaml:"collate" json:"collate,omitempty" rule:"optional"`
 	// Files to evaluate on, like `files`; nothing else is held out then. Default: a share of `files`, see `holdout`.
 	Validation []string `yaml:"validation" json:"validation" rule:"path number=data.holdout"`
 	// What the files hold: `text`, a document per file; a table of rows, as `jsonl` (JSON Lines), `csv`, `tsv` or `parquet`;

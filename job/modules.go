@@ -17,6 +17,10 @@ func (c *checker) checkPython() {
 	if m.Config != nil {
 		c.refuse("model.config", "model.args", "model.config stands beside model.python, whose function is given model.args; remove one of them")
 	}
+	if c.Data.Samples != "" {
+		c.checkSamples()
+		return
+	}
 	switch images := c.ModuleTask() == "images"; {
 	case images && len(m.Image) == 0:
 		c.refuse("model.image", "[1, 28, 28]", `missing key "model.image": channels, rows and columns of the images that model.python learns from`)
@@ -26,6 +30,18 @@ func (c *checker) checkPython() {
 		c.refuse("model.vocabulary", "", "model.vocabulary is of texts, and the task is images; remove it")
 	case !images && c.Data.Sequence == 0:
 		c.refuse("data.sequence", "64", `missing key "data.sequence": how many positions a sample of model.python has`)
+	}
+}
+
+// checkSamples checks what stands beside samples that the user's program makes.
+func (c *checker) checkSamples() {
+	for _, key := range []string{"data.files", "data.validation", "data.format", "model.task", "model.vocabulary", "model.image"} {
+		if c.Has(key) {
+			c.refuse(key, "", "%s stands beside data.samples, whose function says what samples are; remove one of them", key)
+		}
+	}
+	if c.Model.Loss == "" {
+		c.refuse("model.loss", "loss", `missing key "model.loss": a function of the file of model.python that gives the loss of what the modules give and of the targets of data.samples`)
 	}
 }
 
@@ -41,6 +57,8 @@ func (m *Model) Program() (path, function string) {
 // ModuleTask is what the modules of model.python learn.
 func (j *Job) ModuleTask() string {
 	switch {
+	case j.Data.Samples != "":
+		return "samples"
 	case j.Model.Task != "":
 		return j.Model.Task
 	case j.Data.Format == "idx" || j.Data.Format == "images":

@@ -73,7 +73,7 @@ func document(n *strictyaml.Node) any {
 }
 
 // beyond tells the problems that are about several fields at once, which the schema does not say, from those about one.
-var beyond = regexp.MustCompile(`does not divide|one group sends none|to be measured, which|has entries for|more than the|more than all of|is read by|looks ahead|is not set|is set; |beside model\.python|behind a colon|model\.python (has|learns)|of the task images|is of texts|starts a variable|home directory`)
+var beyond = regexp.MustCompile(`does not divide|one group sends none|to be measured, which|has entries for|more than the|more than all of|is read by|looks ahead|is not set|is set; |beside model\.python|beside data\.samples|function of the file of model\.python|behind a colon|model\.python (has|learns)|of the task images|is of texts|starts a variable|home directory`)
 
 // agrees compares the verdicts of parser and schema on a file. A file that is not a plain YAML mapping is the parser's
 // business alone.

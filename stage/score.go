@@ -75,8 +75,9 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 
 // total is the sum of losses. What failed is kept for Synchronize.
 func (c *Computed) total(losses device.Mem) (sum float64) {
-	_ = device.Read(c.dev, device.FloatBytes(c.hostLosses), losses)
-	for _, l := range c.hostLosses {
+	values := c.hostLosses[:losses.Len()]
+	_ = device.Read(c.dev, device.FloatBytes(values), losses)
+	for _, l := range values {
 		sum += float64(l)
 	}
 	return sum

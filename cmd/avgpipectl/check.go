@@ -32,6 +32,7 @@ as it is when a job is submitted; and so is a loss that does not work. What is p
 are at most, if nothing is lost between them.`,
 		Example: `  avgpipectl check train.py:build
   avgpipectl check unet.py:build --set model.image=[1,28,28] --set model.cut=[mid,up]
+  avgpipectl check denoise.py:build --set model.loss=loss --set data.samples=samples
   avgpipectl check job.yaml -o json`,
 	}, func(c *call) error { return c.check(set) })
 	setVar(cmd, &set, "model.args={width: 8}")
@@ -39,7 +40,7 @@ are at most, if nothing is lost between them.`,
 }
 
 // The job that a program is checked in which stands alone.
-const checkedJob = "version: 1\nmodel: {python: %s%s}\ndata: {files: [none]%s}\noptimizer: {lr: 0.01}\ntrain: {steps: 1, batch: 4}\n"
+const checkedJob = "version: 1\nmodel: {python: %s%s}\ndata: {%s}\noptimizer: {lr: 0.01}\ntrain: {steps: 1, batch: 4}\n"
 
 func (c *call) check(set []string) error {
 	j, err := c.checked(c.args[0], set)
@@ -93,14 +94,16 @@ func (c *call) checked(file string, set []string) (*job.Job, error) {
 	var source []byte
 	var err error
 	if name, function, ok := strings.Cut(file, ".py:"); ok && function != "" {
-		image := func(text string) bool { return strings.HasPrefix(text, "model.image=") }
-		task, sequence := "", ", sequence: 64"
+		task, from := "", "files: [none], sequence: 64"
 		for _, text := range set {
-			if image(text) {
-				task, sequence = ", task: images", ""
+			switch {
+			case strings.HasPrefix(text, "model.image="):
+				task, from = ", task: images", "files: [none]"
+			case strings.HasPrefix(text, "data.samples="):
+				from = ""
 			}
 		}
-		source, file = fmt.Appendf(nil, checkedJob, strconv.Quote(file), task, sequence), name+".py"
+		source, file = fmt.Appendf(nil, checkedJob, strconv.Quote(file), task, from), name+".py"
 	} else if source, err = c.read(file, "a job file", job.CapBytes); err != nil {
 		return nil, usagef("read the job file: %w", err)
 	}
@@ -123,7 +126,14 @@ func (c *call) checked(file string, set []string) (*job.Job, error) {
 }
 
 func (found *checkedModules) print(p *page) {
-	p.printf("%s: ok, with %s on %s of made-up samples\n\n", words.Count(len(found.Modules), "module"), found.Framework, found.Task)
+	on := string(found.Task) + " of made-up samples"
+	if found.Samples != nil {
+		on = fmt.Sprintf("%s of its own", words.Count(found.Samples.Train, "sample"))
+		if n := found.Samples.HeldOut; n > 0 {
+			on += fmt.Sprintf(" and %d to evaluate on", n)
+		}
+	}
+	p.printf("%s: ok, with %s on %s\n\n", words.Count(len(found.Modules), "module"), found.Framework, on)
 	t := table{narrow: []string{"gives", "takes", "kept"}}
 	t.add("module", "parameters", "forward", "backward", "kept", "takes", "gives", "time")
 	const width = 20

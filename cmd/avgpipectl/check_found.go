@@ -10,11 +10,13 @@ import (
 
 // checkedModules is what `check` finds.
 type checkedModules struct {
-	Framework string          `json:"framework"`
-	Task      model.Task      `json:"task"`
-	Modules   []checkedModule `json:"modules"`
-	Stages    []checkedStages `json:"stages"` // from 2 on
-	Within    []string        `json:"within"` // modules that have parameters, of the program's own
+	Framework string     `json:"framework"`
+	Task      model.Task `json:"task"`
+	// Samples are how many the program makes, of the task samples.
+	Samples *model.SampleCounts `json:"samples,omitempty"`
+	Modules []checkedModule     `json:"modules"`
+	Stages  []checkedStages     `json:"stages"` // from 2 on
+	Within  []string            `json:"within"` // modules that have parameters, of the program's own
 }
 
 // checkedModule is a module; times and bytes are of one sample.
@@ -38,6 +40,9 @@ type checkedStages struct {
 
 func checkOf(c *model.ModulesConfig) *checkedModules {
 	found := &checkedModules{Framework: c.Framework, Task: c.Task}
+	if c.Task == model.Samples {
+		found.Samples = &c.Samples
+	}
 	total := 0.0
 	var times []float64
 	seen := map[string]bool{}

@@ -19,7 +19,7 @@ type historyMetric struct {
 }
 
 var historyMetrics = []historyMetric{
-	{"loss", "loss, nats per ", func(p *api.HistoryPoint) *api.HistoryValue { return p.Loss }}, // the target follows
+	{"loss", "loss, ", func(p *api.HistoryPoint) *api.HistoryValue { return p.Loss }}, // what it is counted in follows
 	{"lr", "learning rate", func(p *api.HistoryPoint) *api.HistoryValue { return p.LearningRate }},
 	{"norm", "gradient norm", func(p *api.HistoryPoint) *api.HistoryValue { return p.GradientNorm }},
 	{"tokens", "tokens per second", func(p *api.HistoryPoint) *api.HistoryValue { return p.TokensPerS }},
@@ -37,7 +37,7 @@ func (o *historyOptions) plot(w io.Writer, format string, all []api.History, wid
 	metric := &historyMetrics[slices.Index(metricNames(), o.metric)]
 	c := &chart.Chart{X: "optimizer steps", Y: metric.label}
 	if metric.name == "loss" {
-		c.Y += targets(all[0].Task)
+		c.Y += lossUnit(all[0].Task)
 	}
 	empty := true
 	for i := range all {

@@ -203,7 +203,7 @@ func printScores(p *page, s api.Scores) {
 	var t table
 	t.add("task", s.Task)
 	t.add("samples", fmt.Sprintf("%d, %d targets", s.Samples, s.Targets))
-	t.add("loss", fmt.Sprintf("%.4f nats per %s", s.Loss, targets(s.Task)))
+	t.add("loss", fmt.Sprintf("%.4f %s", s.Loss, lossUnit(s.Task)))
 	for _, f := range figures(s.Metrics) {
 		t.add(f.name, f.text)
 	}

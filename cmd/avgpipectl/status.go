@@ -168,7 +168,7 @@ func printStatus(p *page, s api.JobStatus) {
 	t.add("samples", samplesSeen(s))
 	t.add("step", fmt.Sprintf("%d of %s, of each pipeline", s.Step, known(s.Steps)))
 	t.add("round", fmt.Sprintf("%d, %d committed", s.Round, s.CommittedRound))
-	t.add("loss", number(s.Loss, "%.4f nats per "+targets(s.Task)))
+	t.add("loss", number(s.Loss, "%.4f "+lossUnit(s.Task)))
 	eval := "-"
 	if s.EvalLoss != nil {
 		eval = fmt.Sprintf("%.4f at round %d, %s untrained", *s.EvalLoss, s.EvalRound, number(s.InitialLoss, "%.4f"))
@@ -311,18 +311,24 @@ func batches(s api.JobStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-// targets is what a loss of a task is the mean over.
-func targets(task string) string {
-	if task == "images" || task == "classification" {
-		return "sample"
+// lossUnit is what a loss of a task is counted in.
+func lossUnit(task string) string {
+	switch task {
+	case "images", "classification":
+		return "nats per sample"
+	case "samples":
+		return "by the program's own loss"
 	}
-	return "token"
+	return "nats per token"
 }
 
 // speedUnit is what a job's speed counts.
 func speedUnit(s api.JobStatus) string {
-	if s.Task == "images" {
+	switch s.Task {
+	case "images":
 		return "images/s"
+	case "samples":
+		return "samples/s"
 	}
 	return "tokens/s"
 }

@@ -31,7 +31,7 @@ func TestStatusShowsWhatTheTaskMeasures(t *testing.T) {
 	}
 	perplexity := 12.5
 	s = api.JobStatus{Task: "language", Precision: "bf16", Recompute: []string{"none"}, Metrics: api.Metrics{Perplexity: &perplexity}}
-	if got := metrics(s.Metrics) + "; " + computes(s) + "; " + targets(s.Task); got != "perplexity 12.5; bf16; token" {
+	if got := metrics(s.Metrics) + "; " + computes(s) + "; " + lossUnit(s.Task); got != "perplexity 12.5; bf16; nats per token" {
 		t.Errorf("a language model shows %q", got)
 	}
 	s.Recompute = []string{"auto"} // it is being tuned

@@ -16,6 +16,7 @@ import (
 )
 
 const program = `
+import torch
 from torch import nn
 
 def build(width=8, classes=256):
@@ -37,6 +38,25 @@ class Alone(nn.Module):
 
     def forward(self, x):
         return self.head(self.embed(x))
+
+class Pairs:
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        return torch.tensor([i / self.count, 1.0]), i % 2
+
+def pairs(train=30, held=5):
+    return (Pairs(train), Pairs(held)) if held else Pairs(train)
+
+def classes():
+    return nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2))
+
+def cross(logits, labels):
+    return nn.functional.cross_entropy(logits, labels)
 
 def wrong(logits):
     return logits.sum()
@@ -163,6 +183,47 @@ func TestAProgramThatIsNotThereAsItWasIsSeen(t *testing.T) {
 		}
 		if got, err := look(t.Context(), &Request{Spec: text}, func(string) {}); err != nil || !strings.Contains(got.Data, c.want) || (got.Data == "") != (c.want == "") {
 			t.Errorf("found %+v (%v), expected %q", got, err, c.want)
+		}
+	}
+}
+
+// TestSamplesOfAProgramAreCountedOnce: how many there are is part of the job, which nothing but an interpreter of the same file can find otherwise.
+func TestSamplesOfAProgramAreCountedOnce(t *testing.T) {
+	ask := func(section, from string) (*spec.Spec, error) {
+		_, q := python(t, section, "")
+		q.Submit.Source = strings.Replace(q.Submit.Source, "data: {files: [corpus.txt], sequence: 16}", "data: {"+from+"}", 1)
+		return Admit(t.Context(), q, func(string) {})
+	}
+	const classes = "python: train.py:classes, loss: cross"
+	s, err := ask(classes, "samples: pairs, args: {train: 31}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.BuildModel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (model.SampleCounts{Train: 31, HeldOut: 5}); m.Task != model.Samples || m.Samples != want || s.Files == "" {
+		t.Errorf("task %s, %+v samples, files %q", m.Task, m.Samples, s.Files)
+	}
+	if s, err = ask(classes, "samples: pairs, args: {held: 0}, holdout: 0.2"); err != nil || s.Job.Data.Samples != "pairs" {
+		t.Errorf("one set, of which a fifth is held out: %v", err)
+	}
+	for _, c := range []struct{ section, data, want string }{
+		{classes, "samples: pair", "has no function pair; expected one, which returns samples"},
+		{classes, "samples: pairs, args: {trian: 31}", "pairs: got an unexpected keyword argument 'trian'; its arguments are: train, held"},
+		{classes, "samples: pairs, args: {train: 1, held: 0}", "the program has 1 sample, too few to train on some and hold out others"},
+		{classes, "samples: pairs, collate: nothing", "has no function nothing; expected one, which makes inputs and targets of a list of samples"},
+		{classes, "samples: pairs, files: [corpus.txt]", "data.files stands beside data.samples, whose function says what samples are; remove one of them"},
+		{classes, "samples: pairs, sequence: 16", "data.sequence: is not read in the task samples"},
+		{classes + ", task: images", "samples: pairs", "model.task stands beside data.samples"},
+		{"python: train.py:classes", "samples: pairs", `missing key "model.loss"`},
+		{classes, "args: {train: 31}", `missing key "data.files" (or "data.samples"`},
+		{classes, "files: [corpus.txt], sequence: 16, args: {train: 31}", "data.args is read by data.samples alone, which is missing"},
+		{"family: gpt2, config: {n_layer: 1}", "samples: pairs", "data.samples is a function of the file of model.python, which is missing"},
+	} {
+		if _, err := ask(c.section, c.data); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, data: {%s}: %v\nwant %q", c.section, c.data, err, c.want)
 		}
 	}
 }

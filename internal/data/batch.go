@@ -18,10 +18,15 @@ const (
 	Translation Task = "translation"
 	// Images: Pixels (count,C,H,W); Targets (count) are classes.
 	Images Task = "images"
+	// Samples: Tokens (count) are numbers of samples that a user's program makes: see Config.Counts; Targets (count) are the same.
+	Samples Task = "samples"
 )
 
 // Ignored is the target of a position that no loss is computed for.
 const Ignored = -1
+
+// Counts is how many samples a user's program has to train on, and how many of its own to evaluate on; none: some of the others are held out.
+type Counts struct{ Train, HeldOut int }
 
 // Image is the shape of an image: channels (1: grey, 3: red, green, blue), rows, columns.
 type Image struct{ Channels, Height, Width int }
@@ -46,7 +51,7 @@ func (s *Set) fits(count int, b Batch) error {
 	switch s.task {
 	case Images:
 		tokens, pixels, targets = 0, count*s.image.Values(), count
-	case Classification:
+	case Classification, Samples: // of which the sequence is 1
 		targets = count
 	case Translation:
 		decoder = tokens

@@ -24,6 +24,12 @@ func (o *opener) check(ctx context.Context) (Summary, error) {
 		s.Notes = append(s.Notes, fmt.Sprintf("data: %s not on this host yet: what they hold is checked when the job starts", words.Count(len(files)-len(present), "file")))
 	}
 	switch {
+	case o.Task == Samples:
+		set := &Set{}
+		if err := o.openNumbers(set); err != nil {
+			return s, err
+		}
+		s.Samples, s.HeldOut = set.train.count(), set.held.count()
 	case isTable(o.Format):
 		return s, o.checkTables(ctx, &s, present, len(present) == len(files))
 	case o.Format == formatTokens && len(present) < len(files):

@@ -40,6 +40,9 @@ type Config struct {
 	ModelClasses    int   // classes
 	Image           Image // images are brought to this shape; must be known for the format images
 
+	// Counts is how many samples there are, of the task Samples, which has no files.
+	Counts Counts
+
 	// CapBytes bounds what is held in memory: tokens (1, 2 or 4 bytes each) and offsets and classes (12 bytes a row), or pixels (a byte
 	// each). 0 means 4 GiB: more would crowd out the model on hosts of the size that this loader is for. Token files are
 	// mapped, and do not count. While it reads, Open takes up to some 64 MiB more for each of as many files as there are cores, 8 at
@@ -62,6 +65,9 @@ const (
 
 func (c Config) withDefaults() Config {
 	c.Task = cmp.Or(c.Task, Language)
+	if c.Task == Samples {
+		c.Format = formatProgram
+	}
 	c.Format = cmp.Or(c.Format, formatText)
 	c.Tokenizer = cmp.Or(c.Tokenizer, job.TokenizerBytes)
 	c.Holdout = cmp.Or(c.Holdout, defaultHoldout)
@@ -76,6 +82,8 @@ const (
 	formatTokens = "tokens"
 	formatIDX    = "idx"
 	formatImages = "images"
+
+	formatProgram = "program" // no files: a user's program makes samples
 )
 
 // formats are those that a task is read from.
@@ -85,10 +93,11 @@ var formats = map[Task][]string{
 	Classification: {"jsonl", "csv", "tsv", "parquet"},
 	Translation:    {"jsonl", "csv", "tsv", "parquet"},
 	Images:         {formatIDX, formatImages},
+	Samples:        {formatProgram},
 }
 
 func isTable(format string) bool {
-	return format != formatText && format != formatTokens && format != formatIDX && format != formatImages
+	return format != formatText && format != formatTokens && format != formatIDX && format != formatImages && format != formatProgram
 }
 
 // Validate reports the first field that does not fit, as an *Error.
@@ -98,12 +107,14 @@ func (c Config) Validate() error {
 	switch {
 	case !known:
 		return fmt.Errorf("data: unknown task %q", c.Task)
-	case len(c.Files) == 0:
+	case c.Task == Samples && (c.Counts.Train < 1 || c.Counts.HeldOut < 0 || c.Counts.Train > math.MaxInt32-c.Counts.HeldOut):
+		return &Error{Key: "data.samples", Err: fmt.Errorf("%d samples to train on and %d held out; expected 1 to %d", c.Counts.Train, c.Counts.HeldOut, math.MaxInt32)}
+	case len(c.Files) == 0 && c.Task != Samples:
 		return &Error{Key: "data.files", Err: errors.New("no files are named")}
 	case !slices.Contains(allowed, c.Format):
 		return &Error{Key: "data.format", Nearest: cmp.Or(nearest.Word(c.Format, allowed), allowed[0]), Err: fmt.Errorf(
 			"the format %q does not hold what this model trains on (%s); formats that do: %s", c.Format, c.Task, strings.Join(allowed, ", "))}
-	case c.Task != Images && c.Sequence < 1:
+	case c.Task != Images && c.Task != Samples && c.Sequence < 1:
 		return &Error{Key: "data.sequence", Nearest: "1", Err: fmt.Errorf("a sample of %d tokens; it has at least 1", c.Sequence)}
 	case math.IsNaN(c.Holdout) || c.Holdout <= 0 || c.Holdout > 0.5:
 		return &Error{Key: "data.holdout", Nearest: "0.05", Err: fmt.Errorf("a share of %v; it is above 0 and at most 0.5", c.Holdout)}
@@ -122,7 +133,7 @@ type reading struct {
 }
 
 func (c Config) readings() []reading {
-	texts := c.Task != Images
+	texts := c.Task != Images && c.Task != Samples
 	classes := c.Task == Classification || c.Task == Images
 	return []reading{
 		{"data.columns.text", c.Columns.Text != "", isTable(c.Format) && c.Task != Translation, ""},

@@ -322,7 +322,7 @@ func (o *opener) tableConfig() table.Config {
 		}
 	case Translation:
 		c.Columns = []string{cmp.Or(o.Columns.Source, "source"), cmp.Or(o.Columns.Target, "target")}
-	case Images:
+	case Images, Samples:
 	}
 	return c
 }

@@ -9,10 +9,12 @@ import (
 // samples are one part of a set: what is trained on, or what is held out.
 type samples interface {
 	count() uint64
-	// fill writes sample i as entry j of b, whose lengths fit. Key is the source of what is random in it. It allocates nothing
-	// unless it fails.
-	fill(b Batch, j int, i, key uint64) error
+	// fill writes sample i as entry j of b, whose lengths fit. It allocates nothing unless it fails.
+	fill(b Batch, j int, i uint64, of visit) error
 }
+
+// visit is when a sample is read: the epoch, and the source of what is random in it then.
+type visit struct{ epoch, key uint64 }
 
 // Samples is the samples in an epoch.
 func (s *Set) Samples() uint64 { return s.train.count() }
@@ -43,7 +45,7 @@ func (s *Set) Fill(c Cursor, first, count int, b Batch) (err error) {
 			order = newPermutation(s.seed, epoch, size)
 		}
 		i := order.at(position % size)
-		if err := s.train.fill(b, j, i, keyOf(s.seed, epoch, i)); err != nil {
+		if err := s.train.fill(b, j, i, visit{epoch, keyOf(s.seed, epoch, i)}); err != nil {
 			return fmt.Errorf("data: fill: sample %d of the training data: %w", i, err)
 		}
 	}
@@ -102,7 +104,7 @@ func (s *Set) FillEvaluation(n, first, count int, b Batch) (err error) {
 	held := s.HeldOut()
 	for j := range count {
 		i := uint64(min(first+j, n-1)) * held / uint64(n)
-		if err := s.held.fill(b, j, i, keyOf(0, 0, i)); err != nil {
+		if err := s.held.fill(b, j, i, visit{0, keyOf(0, 0, i)}); err != nil {
 			return fmt.Errorf("data: fill: sample %d of the held-out data: %w", i, err)
 		}
 		if first+j >= n {

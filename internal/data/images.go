@@ -31,7 +31,7 @@ type pictures struct {
 
 func (p *pictures) count() uint64 { return uint64(len(p.of)) }
 
-func (p *pictures) fill(b Batch, j int, i, _ uint64) error {
+func (p *pictures) fill(b Batch, j int, i uint64, _ visit) error {
 	if b.Targets != nil {
 		b.Targets[j] = p.of[i]
 	}
@@ -283,5 +283,5 @@ func ReadImage(path string, c Config, pixels []float32) error {
 	if err := o.readImage(path, c.Image, p.pixels); err != nil {
 		return err
 	}
-	return p.fill(Batch{Pixels: pixels}, 0, 0, 0)
+	return p.fill(Batch{Pixels: pixels}, 0, 0, visit{})
 }

@@ -21,7 +21,7 @@ func framing(t *tokenizer.Tokenizer) int {
 	return 2
 }
 
-func (m masked) fill(b Batch, j int, i, key uint64) error {
+func (m masked) fill(b Batch, j int, i uint64, of visit) error {
 	set(row(b.Types, j, m.full), 0)
 	set(row(b.Mask, j, m.full), 1)
 	frame, at, special := (m.full-m.sequence)/2, int(i)*m.sequence, m.t.Special
@@ -36,7 +36,7 @@ func (m masked) fill(b Batch, j int, i, key uint64) error {
 		if err := m.check(ids, at); err != nil {
 			return err
 		}
-		m.mask(ids, key, k == 1)
+		m.mask(ids, of.key, k == 1)
 		if frame > 0 {
 			v[0], v[m.full-1] = around[k][0], around[k][1]
 		}

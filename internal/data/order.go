@@ -92,15 +92,19 @@ type shuffled struct {
 
 func (s *shuffled) count() uint64 { return s.n }
 
-func (s *shuffled) fill(b Batch, j int, i, key uint64) error {
-	return s.of.fill(b, j, s.order.at(s.from+i), key)
+func (s *shuffled) fill(b Batch, j int, i uint64, of visit) error {
+	return s.of.fill(b, j, s.order.at(s.from+i), of)
 }
 
 // split holds a share of the samples out, at least one. Which ones, their number alone tells: not names, nor the seed.
 func (o *opener) split(all samples) (train, held samples, err error) {
 	n := all.count()
 	if n < 2 {
-		return nil, nil, &Error{Key: "data.files", Err: fmt.Errorf("the files hold %d sample, too few to train on some and hold out others", n)}
+		key, holds := "data.files", "the files hold"
+		if o.Task == Samples {
+			key, holds = "data.samples", "the program has"
+		}
+		return nil, nil, &Error{Key: key, Err: fmt.Errorf("%s %d sample, too few to train on some and hold out others", holds, n)}
 	}
 	out := min(max(uint64(math.Round(o.Holdout*float64(n))), 1), n-1)
 	order := newPermutation(splitKey, 0, n)

@@ -32,6 +32,9 @@ func (o *opener) pinned() Pinned {
 		}
 		fmt.Fprintln(sum) //nolint:errcheck // likewise
 	}
+	if o.Task == Samples {
+		fmt.Fprintf(sum, "%d %d\n", o.Counts.Train, o.Counts.HeldOut) //nolint:errcheck // likewise
+	}
 	p := Pinned{Files: hex.EncodeToString(sum.Sum(nil))}
 	if o.vocab != nil && !o.vocab.IsBytes() {
 		p.Tokenizer = hex.EncodeToString(o.vocab.Digest[:])

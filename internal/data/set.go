@@ -94,6 +94,9 @@ func Open(ctx context.Context, c Config) (*Set, error) {
 		err = o.openImages(ctx, s)
 	case Classification, Translation:
 		err = o.openTexts(ctx, s, false)
+	case Samples:
+		s.sequence = 1
+		err = o.openNumbers(s)
 	case Language, MaskedLanguage:
 		err = o.openCorpus(ctx, s)
 	}
@@ -167,7 +170,7 @@ func inBoth(a, b []File) (both []File) {
 
 // openTokenizer opens the tokenizer, and holds it against the model and the task.
 func (o *opener) openTokenizer() (err error) {
-	if o.Task == Images {
+	if o.Task == Images || o.Task == Samples {
 		return nil
 	}
 	refuse := func(format string, args ...any) error {
@@ -278,6 +281,9 @@ func (o *opener) identify(ctx context.Context, s *Set) error {
 			sum := o.vocab.Digest
 			digest.Write(sum[:])
 		}
+	}
+	if o.Task == Samples {
+		fmt.Fprintf(digest, "%d %d\n", o.Counts.Train, o.Counts.HeldOut) //nolint:errcheck // as above
 	}
 	id := Identity{Files: len(files)}
 	for i, f := range files {

@@ -95,7 +95,7 @@ func (w windows) count() uint64 { return countWindows(int64(w.total()), w.sequen
 // countWindows is how many windows n tokens make.
 func countWindows(n int64, sequence int) uint64 { return uint64(max(n-1, 0)) / uint64(sequence) }
 
-func (w windows) fill(b Batch, j int, i, _ uint64) error {
+func (w windows) fill(b Batch, j int, i uint64, _ visit) error {
 	at := int(i) * w.sequence
 	for k, buffer := range [...][]int32{b.Tokens, b.Targets} {
 		if buffer == nil {

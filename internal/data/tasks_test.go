@@ -15,6 +15,8 @@ import (
 func batch(s *Set, n int) Batch {
 	tokens := func() []int32 { return make([]int32, n*s.sequence) }
 	switch s.task {
+	case Samples:
+		return Batch{Tokens: tokens(), Targets: tokens()}
 	case Images:
 		return Batch{Pixels: make([]float32, n*s.image.Values()), Targets: make([]int32, n)}
 	case Classification:

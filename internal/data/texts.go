@@ -197,7 +197,7 @@ func (c classification) template() tokenizer.Template {
 	return c.t.Single
 }
 
-func (c classification) fill(b Batch, j int, i, _ uint64) error {
+func (c classification) fill(b Batch, j int, i uint64, _ visit) error {
 	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
 	if b.Targets != nil {
 		b.Targets[j] = file.of[i1]
@@ -226,7 +226,7 @@ func FillText(t *tokenizer.Tokenizer, sequence int, parts []string, b Batch) err
 		return err
 	}
 	c.library = library{join([]*texts{one})}
-	return c.fill(b, 0, 0, 0)
+	return c.fill(b, 0, 0, visit{})
 }
 
 // shorten takes tokens from the end of the longer text until both fit (the second if they are equally long).
@@ -249,7 +249,7 @@ type translation struct {
 	sequence int
 }
 
-func (c translation) fill(b Batch, j int, i, _ uint64) error {
+func (c translation) fill(b Batch, j int, i uint64, _ visit) error {
 	file, i1 := c.find(int(i)) //nolint:gosec // A sample's number is below the count.
 	p, special := file.pair(i1), c.t.Special
 	first, end := tokenizer.Item{Text: tokenizer.None, ID: special.Start()}, tokenizer.Item{Text: tokenizer.None, ID: special.End}

@@ -24,6 +24,9 @@ const mostSamples = 4
 func Program(j *job.Job) foreign.Program {
 	path, function := j.Model.Program()
 	p := foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss, Cut: j.Model.Cut}
+	if d := j.Data; d.Samples != "" {
+		p.Samples = &foreign.Samples{Function: d.Samples, Args: d.Args, Collate: d.Collate}
+	}
 	if len(p.Cut) > 0 {
 		p.Inputs = inputs(j, of(j))
 	}
@@ -52,7 +55,7 @@ func targets(j *job.Job, config *model.ModulesConfig) (all []foreign.ProbeInput,
 		return nil, false
 	}
 	shape := []int{samples(j)}
-	if config.Task != model.Images && config.Task != model.Classification {
+	if config.Task != model.Images && config.Task != model.Classification && config.Task != model.Samples {
 		shape = append(shape, config.Sequence)
 	}
 	return []foreign.ProbeInput{{Shape: shape, Type: "i32", Limit: config.Vocabulary}}, config.Task == model.MaskedLanguage || config.Task == model.Translation
@@ -105,7 +108,7 @@ func Run(ctx context.Context, j *job.Job, c foreign.Config) (config *model.Modul
 		return nil, err
 	}
 	config = of(j)
-	config.Framework = built.Framework
+	config.Framework, config.Samples = built.Framework, model.SampleCounts(built.Samples)
 	probe := foreign.Probe{Inputs: inputs(j, config), Seed: j.Seed}
 	probe.Targets, probe.Ignores = targets(j, config)
 	probed, err := p.Probe(probe)
@@ -122,10 +125,13 @@ const bytesVocabulary = 256
 // of is what a job says of its model.
 func of(j *job.Job) *model.ModulesConfig {
 	c := &model.ModulesConfig{ModelType: model.Python, Task: model.Task(j.ModuleTask()), Sequence: max(1, j.Data.Sequence), Vocabulary: j.Model.Vocabulary, UserLoss: j.Model.Loss != ""}
-	if c.Task == model.Images {
+	switch {
+	case c.Task == model.Samples:
+		c.Sequence = 1
+	case c.Task == model.Images:
 		c.Sequence = 1
 		c.Image = model.Image{Channels: j.Model.Image[0], Height: j.Model.Image[1], Width: j.Model.Image[2]}
-	} else if c.Vocabulary == 0 {
+	case c.Vocabulary == 0:
 		c.Vocabulary = bytesVocabulary
 	}
 	return c

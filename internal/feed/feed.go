@@ -31,6 +31,7 @@ var inputs = map[string]func(b *data.Batch, values []byte){
 	"token_types": func(b *data.Batch, values []byte) { b.Types = device.Values[int32](values) },
 	"mask":        func(b *data.Batch, values []byte) { b.Mask = device.Values[int32](values) },
 	"decoder_ids": func(b *data.Batch, values []byte) { b.Decoder = device.Values[int32](values) },
+	"sample":      func(b *data.Batch, values []byte) { b.Tokens = device.Values[int32](values) },
 	"pixels":      func(b *data.Batch, values []byte) { b.Pixels = device.Values[float32](values) },
 }
 
@@ -72,6 +73,6 @@ func ConfigOf(j *job.Job, m *model.Model) data.Config {
 		Task: data.Task(m.Task), Files: d.Files, Validation: d.Validation, Format: d.Format, Columns: d.Columns,
 		NoHeader:  !d.Header && (d.Format == "csv" || d.Format == "tsv"), // other formats have none in any case
 		Tokenizer: d.Tokenizer, Labels: d.Labels, Sequence: cmp.Or(d.Sequence, m.Sequence()), Holdout: d.Holdout, Masked: d.Masked,
-		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary(), ModelClasses: m.Loss.Classes, Image: data.Image(m.Image),
+		Mean: d.Mean, Std: d.Std, Seed: j.Seed, ModelVocabulary: m.Vocabulary(), ModelClasses: m.Loss.Classes, Image: data.Image(m.Image), Counts: data.Counts(m.Samples),
 	}
 }

@@ -56,6 +56,10 @@ func (h *host) overInterpreter(ctx context.Context, row int, cores []int, to *st
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("model.python: %w", err), p.Close())
 		}
+		if found, want := model.SampleCounts(built.Samples), h.model.Samples; found != want {
+			return nil, errors.Join(&permanentError{fmt.Errorf("data.samples: %s has %d samples to train on and %d to evaluate on; expected %d and %d, as when the job was submitted: submit it anew", j.Data.Samples,
+				found.Train, found.HeldOut, want.Train, want.HeldOut)}, p.Close())
+		}
 		*to = p.Lookup(built)
 		return foreign.Over(p, on), nil
 	}

@@ -83,6 +83,45 @@ func TestModulesInPythonTrainTheSameHoweverTheyAreLaidOut(t *testing.T) {
 	}
 }
 
+// TestSamplesOfAProgramTrainTheSameHoweverTheyAreLaidOut: both ends draw the same, evaluations are the user's loss, and a run that goes on from a round has the same samples.
+func TestSamplesOfAProgramTrainTheSameHoweverTheyAreLaidOut(t *testing.T) {
+	program := modules(t, "classes", nil)
+	samples := func(args map[string]any) func(*job.Job) {
+		return func(j *job.Job) {
+			program(j)
+			j.Model.Loss, j.Data = "class_loss", job.Data{Samples: "pairs", Args: args, Holdout: 0.1}
+			j.Optimizer.LearningRate, j.Train.Steps = 0.05, 24
+		}
+	}
+	var want []byte
+	var loss float64
+	for _, stages := range []int{1, 3} {
+		a := inPython(t, stages, 2, samples(nil), nil)
+		o := train(t, a, nil)
+		s := o.status.Progress
+		if !errors.Is(o.err, errAborted) || s.InitialLoss == nil || s.EvalLoss == nil || !(*s.EvalLoss < 0.8**s.InitialLoss) || s.Accuracy != nil || s.Perplexity != nil {
+			t.Fatalf("%d stages: %v, evaluations from %v to %v", stages, o.err, s.InitialLoss, s.EvalLoss)
+		}
+		weights := exported(t, a, o)
+		if want == nil {
+			want, loss = weights, *s.EvalLoss
+		}
+		if !bytes.Equal(weights, want) || *s.EvalLoss != loss {
+			t.Errorf("%d stages: other weights, or a loss of %v, than of one stage, %v", stages, *s.EvalLoss, loss)
+		}
+	}
+	fewer := inPython(t, 1, 1, samples(nil), nil)
+	fewer.Spec.Job.Data.Args = map[string]any{"count": 39}
+	if o := train(t, fewer, nil); !Permanent(o.err) || !strings.Contains(o.err.Error(), "data.samples: pairs has 39 samples to train on and 7 to evaluate on; expected 40 and 7, as when the job was submitted") {
+		t.Errorf("fewer samples than in the dry run: %v", o.err)
+	}
+	o := train(t, inPython(t, 2, 1, samples(map[string]any{"count": 30, "held": 0}), nil), nil)
+	problem, ok := errors.AsType[*foreign.ProgramError](o.err)
+	if !ok || !Permanent(o.err) || problem.Message != "the last one" || !strings.HasSuffix(problem.File, "modules.py") {
+		t.Errorf("a sample that cannot be made: %v", o.err)
+	}
+}
+
 // TestTiedModulesInPythonStayEqual, on one stage and at the ends of a pipeline, and files have both. PyTorch adds the gradients of both uses for each micro-batch
 // where one graph has them, and the two stages once for a batch: that rounds differently.
 func TestTiedModulesInPythonStayEqual(t *testing.T) {
@@ -157,7 +196,7 @@ var tried = map[string]*model.ModulesConfig{}
 // dry is the config of a job's modules.
 func dry(t testing.TB, j *job.Job) *model.ModulesConfig {
 	t.Helper()
-	by := fmt.Sprint(j.Model, j.Data.Sequence, j.Train.Batch, j.Seed)
+	by := fmt.Sprint(j.Model, j.Data, j.Train.Batch, j.Seed)
 	if tried[by] == nil {
 		c, err := dryrun.Run(t.Context(), j, dryrun.Config(j, uint32(os.Getuid()))) //nolint:gosec // a user id fits
 		if err != nil {

@@ -103,6 +103,15 @@ func (b *Built) check() error {
 	return nil
 }
 
+// checkSamples reports numbers of samples that there cannot be.
+func (b *Built) checkSamples(wanted bool) error {
+	s := b.Samples
+	if !wanted && s != (BuiltSamples{}) || wanted && (s.Train < 1 || s.HeldOut < 0 || s.Train > math.MaxInt32 || s.HeldOut > math.MaxInt32-s.Train) {
+		return fmt.Errorf("%d samples to train on and %d to evaluate on, where samples are wanted: %t; expected 1 to %d of both together, or none", s.Train, s.HeldOut, wanted, math.MaxInt32)
+	}
+	return nil
+}
+
 // builtCheck is what was met of the modules so far.
 type builtCheck struct {
 	modules    map[string]bool

@@ -18,7 +18,7 @@ var (
 // FuzzAnswers decodes texts as each of the answers. What is taken for an error is bounded.
 func FuzzAnswers(f *testing.F) {
 	for _, text := range []string{
-		builtSeed, probedSeed, `{"version":2,"python":"3.11"}`, `{}`, `null`, `{"error":null}`, `{"error":{}}`, ` {"error":{"type":"E","message":"m","file":"f","line":-1,"traceback":["a"]}}`, `{} x`,
+		builtSeed, probedSeed, `{"version":3,"python":"3.11"}`, `{}`, `null`, `{"error":null}`, `{"error":{}}`, ` {"error":{"type":"E","message":"m","file":"f","line":-1,"traceback":["a"]}}`, `{} x`,
 	} {
 		f.Add([]byte(text))
 	}

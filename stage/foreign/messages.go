@@ -1,7 +1,7 @@
 package foreign
 
 // Version is that of the protocol.
-const Version = 2
+const Version = 3
 
 // What this process asks for, and the answers. Places are offsets in the arena, in bytes.
 type (
@@ -118,12 +118,28 @@ type Program struct {
 	// Cut names modules within the one that the function returns: it is cut in front of each. Inputs are what it is then tried with, as in a Probe.
 	Cut    []string     `json:"cut,omitempty"`
 	Inputs []ProbeInput `json:"inputs,omitempty"`
+	// Samples are what the first module is given, and the loss, where the program makes them; nil: tensors cross.
+	Samples *Samples `json:"samples,omitempty"`
+}
+
+// Samples is a function of the same file that returns samples: what crosses are their numbers.
+type Samples struct {
+	Function string         `json:"function"`
+	Args     map[string]any `json:"args"`
+	Collate  string         `json:"collate"` // a function that makes a micro-batch of samples; "": they are stacked
 }
 
 // Built is what the function returned.
 type Built struct {
 	Framework string        `json:"framework"` // "torch 1.13.1"
 	Modules   []BuiltModule `json:"modules"`
+	Samples   BuiltSamples  `json:"samples"`
+}
+
+// BuiltSamples is how many samples there are to train on, and to evaluate on.
+type BuiltSamples struct {
+	Train   int `json:"train"`
+	HeldOut int `json:"held_out"`
 }
 
 // BuiltModule is a module: its name is the one that it has in the whole, as have its tensors'.

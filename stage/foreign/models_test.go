@@ -32,13 +32,13 @@ func texts() kind {
 	return kind{
 		foreign.ProbeInput{Shape: []int{samples, inputs}, Type: "i32", Limit: vocabulary},
 		model.ModulesConfig{Task: model.Language, Sequence: inputs, Vocabulary: vocabulary, UserLoss: true},
-		textsOf(inputs, vocabulary, steps, micros*samples),
+		textsOf(inputs, vocabulary, *steps, micros*samples),
 	}
 }
 
 func batches() (all []plainBatch) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for range steps {
+	for range *steps {
 		var b plainBatch
 		for range micros * samples {
 			y := r.IntN(classes)

@@ -268,7 +268,11 @@ func (p *Process) Build(program Program, seed uint64) (b Built, err error) {
 	if err := p.call("build", buildRequest{"build", program, seed}, &b, p.config.StartTimeout); err != nil {
 		return Built{}, err
 	}
-	if err := b.check(); err != nil {
+	err = b.check()
+	if err == nil {
+		err = b.checkSamples(program.Samples != nil)
+	}
+	if err != nil {
 		return Built{}, p.broke("build", err)
 	}
 	p.modules = b.Modules

@@ -2,6 +2,7 @@ package foreign_test
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"math"
 	"testing"
@@ -17,9 +18,11 @@ import (
 const (
 	micros  = 4
 	samples = 8
-	steps   = 12
 	seed    = 7
 )
+
+// steps is how many steps models are trained for; 50 in the long form.
+var steps = flag.Int("steps", 12, "steps that models are trained for")
 
 // plainRequest and plainAnswer are what testdata/plain.py reads and writes.
 type plainRequest struct {
@@ -34,6 +37,9 @@ type plainRequest struct {
 	Batches   []plainBatch   `json:"batches"`
 	Digests   bool           `json:"digests"`
 	Cut       []string       `json:"cut"` // of one module; null: build returns a Sequential or a list
+	// Loss is a function of the file; "": loss. Own are samples that the program makes; then batches have their numbers.
+	Loss string           `json:"loss"`
+	Own  *foreign.Samples `json:"own"`
 }
 
 type plainBatch struct {
@@ -133,7 +139,7 @@ func trainTwice(t *testing.T, all []twice) {
 	var requests []plainRequest
 	for _, c := range all {
 		requests = append(requests, plainRequest{
-			c.program.Path, c.program.Function, c.program.Args, seed, cmp.Or(c.optimizer, "Rounded"), map[string]any{"lr": rate}, micros, samples, c.of.data, false, c.program.Cut,
+			c.program.Path, c.program.Function, c.program.Args, seed, cmp.Or(c.optimizer, "Rounded"), map[string]any{"lr": rate}, micros, samples, c.of.data, false, c.program.Cut, c.program.Loss, c.program.Samples,
 		})
 	}
 	wants, python := plain(t, requests...), newInterpreter(t, nil)
@@ -169,7 +175,7 @@ func trainTwice(t *testing.T, all []twice) {
 					}
 				}
 			}
-			t.Logf("losses from %.4f to %.4f, largest difference %.2g; %d parameters differ, by %.2g at most", want.Losses[0], want.Losses[steps-1], worst, others, away)
+			t.Logf("losses from %.4f to %.4f, largest difference %.2g; %d parameters differ, by %.2g at most", want.Losses[0], want.Losses[*steps-1], worst, others, away)
 			if worst > 1e-6 || away > 1e-5 || c.exact && others > 0 {
 				t.Error("it did not train as the plain program")
 			}

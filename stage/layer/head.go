@@ -72,6 +72,10 @@ func (e *emission) lossOperands() (losses, targets device.Mem) {
 // userHead writes modules that the user's loss follows.
 func (e *emission) userHead(m *Modules, x []device.Mem) (dx []device.Mem) {
 	out, back := m.Emit(&e.Builder, e.tensors[len(e.Layers)-1], x)
+	if e.Evaluating {
+		e.Do(&device.Copy{Y: e.Output(Losses, device.F32, e.Loss.Targets(e.Run.Size)).Slice(0, 1), X: out[0]})
+		return nil
+	}
 	e.losses, e.share = out[0], device.Weight
 	return back(nil)
 }

@@ -14,6 +14,9 @@ type Loss struct {
 	Smoothing float64
 	// User says that a user's program computes the loss in training: one number of all logits of a micro-batch. Evaluations give the plain loss.
 	User bool
+	// Samples says that targets are numbers of the user's samples, one for each sample, or -1 to be ignored: only his program knows what they stand for. Evaluations give his loss too,
+	// the mean over the samples that count, as the first of the losses. Classes bounds the numbers.
+	Samples bool
 }
 
 // targetTensors are the targets in the shape that a user's loss is given them in.

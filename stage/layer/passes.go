@@ -136,6 +136,9 @@ func (r Run) Evaluation() program.Passes {
 
 // Scoring is an Evaluation that writes the losses instead of the output.
 func (r Run) Scoring() program.Passes {
+	if r.Loss.Samples {
+		r = r.withLoss()
+	}
 	r = r.joined(r.modules())
 	e := r.begin(true)
 	e.head(e.body(r.Layers[:len(r.Layers)-1]))

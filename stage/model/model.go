@@ -36,6 +36,8 @@ const (
 	Translation Task = "translation"
 	// Images: pixels (B,C,H,W); the target (B) is the class.
 	Images Task = "images"
+	// Samples: sample (B), numbers of samples that a user's program makes; the targets (B) are the same, -1 where one does not count.
+	Samples Task = "samples"
 )
 
 // Image is the shape of an image: channels, rows, columns.
@@ -48,6 +50,8 @@ type Model struct {
 	Image  Image         // of the task Images
 	Layers []layer.Layer // the units in which it is split into stages
 	Loss   layer.Loss    // follows the last layer
+	// Samples is how many the user's program has, of the task Samples.
+	Samples SampleCounts
 
 	vocabulary int
 	sequence   int

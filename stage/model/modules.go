@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -24,8 +25,16 @@ type ModulesConfig struct {
 	Vocabulary int   `json:"vocabulary,omitempty"`
 	Image      Image `json:"image,omitzero"`
 	// UserLoss says that the user's program computes the loss of the logits in training.
-	UserLoss bool     `json:"user_loss,omitempty"`
-	Modules  []Module `json:"modules"`
+	UserLoss bool `json:"user_loss,omitempty"`
+	// Samples is how many the user's program has, of the task samples.
+	Samples SampleCounts `json:"samples,omitzero"`
+	Modules []Module     `json:"modules"`
+}
+
+// SampleCounts is how many samples a user's program has to train on, and how many of its own to evaluate on; none: some of the others are held out.
+type SampleCounts struct {
+	Train   int `json:"train"`
+	HeldOut int `json:"held_out,omitempty"`
 }
 
 // Module is a module of a user's program.
@@ -59,15 +68,19 @@ type ModulePort struct {
 // moduleInputs are what the first of a user's modules is given, by the task.
 var moduleInputs = map[Task][]string{
 	Language: {"ids"}, MaskedLanguage: {"ids", "token_types", "mask"}, Classification: {"ids", "token_types", "mask"},
-	Translation: {"ids", "mask", "decoder_ids"}, Images: {"pixels"},
+	Translation: {"ids", "mask", "decoder_ids"}, Images: {"pixels"}, Samples: {"sample"},
 }
 
 // ModuleInputs are the inputs of the first of a user's modules for so many samples, by the task: for a dry run.
 func (c *ModulesConfig) ModuleInputs(samples int) (names []string, shape []int, t device.Type) {
-	if c.Task == Images {
-		return moduleInputs[c.Task], []int{samples, c.Image.Channels, c.Image.Height, c.Image.Width}, device.F32
+	shape, t = []int{samples, c.Sequence}, device.I32
+	if c.Task == Samples {
+		shape = shape[:1]
 	}
-	return moduleInputs[c.Task], []int{samples, c.Sequence}, device.I32
+	if c.Task == Images {
+		shape, t = []int{samples, c.Image.Channels, c.Image.Height, c.Image.Width}, device.F32
+	}
+	return moduleInputs[c.Task], shape, t
 }
 
 // readModules makes the model of a config of the family python.
@@ -98,7 +111,10 @@ func (c *ModulesConfig) Build() (*Model, error) {
 	}
 	for i := range in {
 		in[i].Name = names[i]
-		if in[i].Type == device.I32 && names[i] != "mask" && names[i] != "token_types" {
+		switch {
+		case c.Task == Samples:
+			in[i].Limit = math.MaxInt32
+		case in[i].Type == device.I32 && names[i] != "mask" && names[i] != "token_types":
 			in[i].Limit = c.Vocabulary
 		}
 	}
@@ -107,7 +123,7 @@ func (c *ModulesConfig) Build() (*Model, error) {
 		return nil, err
 	}
 	m := &Model{
-		Family: Python, Task: c.Task, Image: c.Image, Layers: layer.NewModules(modules), Loss: loss, vocabulary: c.Vocabulary, sequence: c.Sequence, config: map[string]any{},
+		Family: Python, Task: c.Task, Image: c.Image, Samples: c.Samples, Layers: layer.NewModules(modules), Loss: loss, vocabulary: c.Vocabulary, sequence: c.Sequence, config: map[string]any{},
 	}
 	text, err := json.Marshal(c)
 	if err == nil {
@@ -128,6 +144,9 @@ func Tasks() []string {
 
 // loss is that of the logits that the last module gives: of each position, or of each sample.
 func (c *ModulesConfig) loss(last *Module) (layer.Loss, error) {
+	if c.Task == Samples {
+		return layer.Loss{Classes: math.MaxInt32, PerSample: true, User: true, Samples: true}, nil
+	}
 	perSample := c.Task == Images || c.Task == Classification
 	want, expected := 2, fmt.Sprintf("(samples, %d positions, classes)", c.Sequence)
 	if perSample {

@@ -102,7 +102,7 @@ type Batch struct {
 // port is the batch's values for an input port, as int32 or float32 bytes.
 func (b Batch) port(name string) []byte {
 	switch name {
-	case "ids":
+	case "ids", "sample":
 		return device.IntBytes(b.IDs)
 	case "token_types":
 		return device.IntBytes(b.Types)

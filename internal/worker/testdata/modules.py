@@ -58,3 +58,30 @@ class Shared(nn.Module):
 
 def shared():
     return Shared()
+
+
+class Pairs:
+    """A data set of so many pairs of a few numbers and a class, with noise that is drawn."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        if self.count == 30 and i == 29:
+            raise ValueError("the last one")
+        return torch.full((4,), i % 3 / 3) + 0.1 * torch.randn(4), i % 3
+
+
+def pairs(count=40, held=7):
+    return (Pairs(count), Pairs(held)) if held else Pairs(count)
+
+
+def classes(width=8):
+    return nn.Sequential(nn.Linear(4, width), nn.Dropout(0.1), nn.Tanh(), nn.Linear(width, 3))
+
+
+def class_loss(logits, labels):
+    return nn.functional.cross_entropy(logits, labels)

@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import random
 import sys
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # with more it adds products in another order; before torch is imported
@@ -25,6 +26,26 @@ def stream(name):
     for b in name.encode():
         h = ((h ^ b) * 0x100000001B3) & MASK
     return h
+
+
+class Own:
+    """Samples that the program makes, read as a plain loop over a Dataset does, each with random numbers of its own."""
+
+    def __init__(self, user, own, seed):
+        made = getattr(user, own["function"])(**(own["args"] or {}))
+        self.parts, self.seed = made if isinstance(made, tuple) else (made,), seed
+        self.collate = getattr(user, own["collate"]) if own["collate"] else torch.utils.data.default_collate
+
+    def read(self, numbers):
+        samples, count = [], sum(map(len, self.parts))
+        for number in numbers:
+            seed = mix((mix(self.seed) + number) & MASK)
+            random.seed(seed)
+            torch.manual_seed(seed)
+            index = number % count
+            samples.append(self.parts[0][index] if index < len(self.parts[0]) else self.parts[1][index - len(self.parts[0])])
+        inputs, targets = self.collate(samples)
+        return tuple(inputs) if isinstance(inputs, (tuple, list)) else inputs, targets
 
 
 class Rounded:
@@ -58,6 +79,7 @@ def train(q):
     for name in q.get("cut") or []:
         model.get_submodule(name).register_forward_pre_hook(lambda module, inputs, name=name: seed(name) and None)
     losses, micros, samples = [], q["micros"], q["samples"]
+    own, loss_of = q.get("own") and Own(user, q["own"], q["seed"]), getattr(user, q.get("loss") or "loss")
     for step, batch in enumerate(q["batches"]):
         x = torch.tensor(batch["x"] or batch["ids"]).view(micros, samples, -1)
         y = torch.tensor(batch["y"]).view((micros, samples) if batch["x"] else x.shape)
@@ -65,15 +87,15 @@ def train(q):
         total = 0.0
         key = mix((mix((mix(q["seed"]) + 0) & MASK) + step) & MASK)
         for m in range(micros):
-            h = x[m]
+            h, target = own.read(x[m].flatten().tolist()) if own else (x[m], y[m])
             seed = lambda name: torch.manual_seed(mix((mix(key ^ stream(name)) + m * samples) & MASK))
             if whole:
                 seed("start" if q["cut"] else "model")
-                h = model(h)
+                h = model(*h) if isinstance(h, tuple) else model(h)
             for name, module in [] if whole else model._modules.items():  # named_children leaves out what was met before
                 seed(name)
                 h = module(*h) if isinstance(h, tuple) else module(h)
-            loss = user.loss(h, y[m])
+            loss = loss_of(h, target)
             (loss / micros).backward()
             total += loss.item() / micros
         optimizer.step()

@@ -19,6 +19,7 @@ class Framework:
         self.name = ""  # the framework and its version
         self.units = []  # (name, module), in the order in which they run
         self.kept = {}  # by the name of a forward: what its backward needs
+        self.samples = None  # those that the user's program makes: see samples.py
 
     @staticmethod
     def begin(seed):
@@ -29,6 +30,11 @@ class Framework:
     def made(built):
         """Reports whether build returned modules of this framework."""
         raise NotImplementedError
+
+    def read(self, samples):
+        """Takes the samples that the user's program makes, if it does: forwards get their numbers. A framework that reads any also has seed, stack and no_inputs, as samples.py calls them."""
+        if samples is not None:
+            samples.refuse(f"makes samples for modules of {self.package}; expected modules of PyTorch with data.samples, or data.files")
 
     def build(self, built, cut, inputs):
         """Takes apart what build returned, and describes each module, its parameters and its running statistics, as the answer to `build` has them."""

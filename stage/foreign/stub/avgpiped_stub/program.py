@@ -23,7 +23,7 @@ class Program:
     """The user's program: which files are his, and where what he wrote stands."""
 
     def __init__(self, path):
-        self.path, self.build = path, None
+        self.path, self.module, self.build = path, None, None
         self.directory = os.path.join(os.path.dirname(os.path.abspath(path)), "")
 
     def owns(self, file):
@@ -38,18 +38,20 @@ class Program:
                 return code.co_filename, code.co_firstlineno
         return "", 0
 
-    def load(self, function, loss, reserved):
-        """Runs the user's file as a module, of which the directory is where it finds others, and returns the functions that are named."""
-        module = self.run(reserved)
-        self.build = getattr(module, function, None)
-        if not callable(self.build):
-            raise Refused(f"{self.path} has no function {function}; expected one, which returns the modules")
-        if not loss:
-            return self.build, None
-        found = getattr(module, loss, None)
+    def load(self, function, reserved):
+        """Runs the user's file as a module, of which the directory is where it finds others, and returns the function that builds."""
+        self.module = self.run(reserved)
+        self.build = self.function(function, "returns the modules")
+        return self.build
+
+    def function(self, name, what):
+        """A function of the file, which does something; None for no name."""
+        if not name:
+            return None
+        found = getattr(self.module, name, None)
         if not callable(found):
-            raise Refused(f"{self.path} has no function {loss}; expected one, which gives the loss of logits and targets", self.at())
-        return self.build, found
+            raise Refused(f"{self.path} has no function {name}; expected one, which {what}", self.at())
+        return found
 
     def run(self, reserved):
         path = self.path
@@ -70,17 +72,17 @@ class Program:
             raise
         return module
 
-    def takes(self, function, args):
-        """Refuses arguments that build does not take, or that it lacks, which would have no line of the user's."""
+    def takes(self, function, name, args):
+        """Refuses arguments that a function does not take, or that it lacks, which would have no line of the user's."""
         try:
-            signature = inspect.signature(self.build)
+            signature = inspect.signature(function)
         except (TypeError, ValueError):
             return  # it says nothing of itself
         try:
             signature.bind(**args)
         except TypeError as error:
             there = ", ".join(signature.parameters) or "none"
-            raise Refused(f"{function}: {error}; its arguments are: {there}", self.at()) from None
+            raise Refused(f"{name}: {error}; its arguments are: {there}", self.at(function)) from None
 
 
 def report(error, program):

@@ -4,9 +4,10 @@ import sys
 
 from .channel import encode
 from .program import Program, Refused, report
+from .samples import Samples
 from .torch_passes import Torch
 
-VERSION = 2
+VERSION = 3
 FRAMEWORKS = [Torch]
 
 
@@ -24,20 +25,34 @@ class Stub:
 
     def build(self, request):
         function, self.framework, self.program, self.calls = request["function"], None, Program(request["path"]), {}
-        build, loss = self.program.load(function, request["loss"], [framework.package for framework in FRAMEWORKS])
+        build = self.program.load(function, [framework.package for framework in FRAMEWORKS])
+        loss = self.program.function(request["loss"], "gives the loss of logits and targets")
         for framework in FRAMEWORKS:
             framework.begin(request["seed"])
-        self.program.takes(function, request["args"])
+        self.program.takes(build, function, request["args"])
         built = build(**request["args"])
+        samples = self.samples(request)
         for framework in FRAMEWORKS:
             if framework.made(built):
                 made = framework(self.arena, self.threads, self.program, loss)
+                made.read(samples)
                 modules = made.build(built, request.get("cut") or [], request.get("inputs") or [])
                 self.framework = made
-                return {"framework": made.name, "modules": modules}
+                return {"framework": made.name, "modules": modules, **({} if samples is None else {"samples": samples.describe()})}
         kind = ("empty " if isinstance(built, (list, tuple)) and not built else "") + type(built).__name__
         expected = "; or ".join(framework.returns for framework in FRAMEWORKS)
         raise Refused(f"{function} returned: {kind}; expected {expected}", self.program.at())
+
+    def samples(self, request):
+        """The samples that the user's program makes; None where it makes none."""
+        wanted = request.get("samples")
+        if not wanted:
+            return None
+        function = self.program.function(wanted["function"], "returns samples")
+        collate = self.program.function(wanted["collate"], "makes inputs and targets of a list of samples")
+        args = wanted["args"] or {}
+        self.program.takes(function, wanted["function"], args)
+        return Samples(self.program, function, args, collate, request["seed"])
 
     def probe(self, request):
         return {"modules": self.framework.probe(request)}

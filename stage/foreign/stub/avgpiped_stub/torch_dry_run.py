@@ -15,26 +15,45 @@ class DryRun:
         torch, repeat, seed = self.torch, request["repeat"], request["seed"]
         self.of.use(None)
         torch.default_generator.manual_seed(seed)
-        x, out = [self.of.example(t) for t in request["inputs"]], []
+        begin = perf_counter()
+        x, out = self.of.examples(request["inputs"]), []
+        loading = perf_counter() - begin
         for number in range(len(self.of.units)):
             found, x = self.probe_module(number, x, repeat, seed)
             out.append(found)
-        Split(self.of, seed).check(*([self.of.example(t) for t in request["inputs"]] for _ in range(2)))
+        if self.of.samples is not None:
+            self.probe_samples(request["inputs"], out, loading)
+        Split(self.of, seed).check(*(self.of.examples(request["inputs"], i) for i in range(2)))
         if self.of.function is not None and request.get("targets"):
             self.probe_loss(x, request)
         return out
 
+    def probe_samples(self, inputs, out, loading):
+        """Refuses samples that depend on more than their numbers. Both ends of the model read them, which took so many seconds."""
+        for a, b in zip(self.of.examples(inputs), self.of.examples(inputs)):
+            if not self.of.same(a, b):
+                self.of.samples.refuse("has samples whose inputs differ when they are read again; expected the same of the same number with the same random numbers, of PyTorch, random and numpy.random alone")
+        out[0]["inputs"] = [{"shape": inputs[0]["shape"], "type": "i32"}]
+        for end in {0, len(out) - 1}:
+            out[end]["forward_seconds"] += loading
+
     def probe_loss(self, outputs, request):
         """Has the user's loss of made-up targets, so that an error in it is seen before the training."""
-        targets = [self.of.example({**t, "limit": t["limit"] or (outputs[0].shape[-1] if outputs[0].dim() else 2)}) for t in request["targets"]]
-        if request.get("ignores"):
-            targets[0].view(-1)[::2] = -1
+        targets = self.targets(outputs, request)
         with self.torch.enable_grad():
             leaves = [y.detach().clone().requires_grad_(y.is_floating_point()) for y in outputs]
             loss = self.of.loss_of([y.clone() for y in leaves], targets)
             if not loss.requires_grad:
                 self.of.refuse("the loss function gave a number that no gradient flows through; expected one that depends on what the last module gives", self.of.function)
             loss.backward()
+
+    def targets(self, outputs, request):
+        if self.of.samples is not None:
+            return self.of.samples.targets(self.of.samples.batch(request["targets"][0]["shape"][0]))
+        made = [self.of.example({**t, "limit": t["limit"] or (outputs[0].shape[-1] if outputs[0].dim() else 2)}) for t in request["targets"]]
+        if request.get("ignores"):
+            made[0].view(-1)[::2] = -1
+        return made[0] if len(made) == 1 else tuple(made)
 
     def probe_module(self, number, inputs, repeat, seed):
         name, unit = self.of.units[number]
@@ -55,7 +74,7 @@ class DryRun:
                 m._buffers[own] = b
         own = {p.data_ptr() for _, _, _, p, _, _ in bound["parameters"]}
         return {
-            "inputs": [self.shape(x, number, f"input {i}") for i, x in enumerate(inputs)],
+            "inputs": [self.shape(x, number, f"input {i}") for i, x in enumerate(inputs)] if number or self.of.samples is None else [],
             "outputs": [self.shape(y, number, f"output {i}") for i, y in enumerate(first)],
             "saved_bytes": sum(t.numel() * t.element_size() for at, t in sizes.items() if at not in own),
             "forward_seconds": sorted(times[0])[repeat // 2], "backward_seconds": sorted(times[1])[repeat // 2],

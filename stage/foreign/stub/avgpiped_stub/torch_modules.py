@@ -40,6 +40,10 @@ class Modules(Framework):
         if torch is not None:
             torch.manual_seed(seed)
 
+    def read(self, samples):
+        if samples is not None:
+            self.samples, samples.framework = samples, self
+
     def build(self, built, cut, inputs):
         # Into the modules of a Sequential or of a list, or one module where it is to be cut.
         nn = self.torch.nn
@@ -65,7 +69,7 @@ class Modules(Framework):
                 self.check_tensor(full, x)
             if not cut:
                 return [("model", built)]
-            examples = [[self.example({**t, "shape": [n] + t["shape"][1:]}) for t in inputs] for n in Cutter.COUNTS]
+            examples = [self.examples([{**t, "shape": [n] + t["shape"][1:]} for t in inputs]) for n in Cutter.COUNTS]
             units = Cutter(self.torch, self.program, built, examples).cut(cut)
         elif cut:
             self.refuse(f"model.cut says where one module is cut, and build returned a {kind.__name__} of modules; remove model.cut, or return one module")
@@ -150,6 +154,29 @@ class Modules(Framework):
     def same(self, a, b):
         """Reports whether tensors have the same values, of which some may be no numbers."""
         return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
+
+    # What samples.py asks for.
+
+    def seed(self, seed):
+        self.torch.default_generator.manual_seed(seed)
+
+    def stack(self, samples):
+        return self.torch.utils.data.default_collate(samples)
+
+    def no_inputs(self, inputs, count):
+        """What is wrong with the inputs of so many samples; "": nothing."""
+        for x in inputs:
+            if not isinstance(x, self.torch.Tensor):
+                return f"of {type(x).__name__}; expected a tensor, or a tuple of tensors"
+            if x.dim() == 0 or x.shape[0] != count:
+                return f"of shape {tuple(x.shape)} for {count} of them; expected {count} as their first dimension"
+        return "" if inputs else "none; expected a tensor, or a tuple of tensors"
+
+    def examples(self, inputs, batch=0):
+        """Inputs of the first module to try it with: made up, or a batch of the user's samples."""
+        if self.samples is not None:
+            return self.samples.inputs(self.samples.batch(inputs[0]["shape"][0], batch))
+        return [self.example(t) for t in inputs]
 
     def example(self, t):
         if t["type"] == "i32":

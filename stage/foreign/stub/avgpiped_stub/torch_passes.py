@@ -45,6 +45,8 @@ class Torch(Modules):
                 bound["buffers"].append((module, own, self.view(at, shape, "f32"), None if total is None else self.view(total, shape, "f32")))
             bound["recurrent"] += [m for m in unit.modules() if isinstance(m, self.torch.nn.RNNBase)]
         self.sets[request["set"]] = bound
+        if self.samples is not None:
+            self.samples.ends(request["first"] == 0, request["last"] == len(self.units))
         self.current = None
 
     def originals(self, name, unit, of):
@@ -85,7 +87,10 @@ class Torch(Modules):
         keep, bound, loss = request.get("keep"), self.use(request["set"]), request.get("loss")
         self.drop(keep)
         with self.torch.set_grad_enabled(keep is not None):
-            leaves, given = self.arguments(request["inputs"], keep is not None)
+            if self.samples is not None and request["first"] == 0:
+                leaves, given = [None], self.samples.inputs(self.place(request["inputs"][0]).tolist())
+            else:
+                leaves, given = self.arguments(request["inputs"], keep is not None)
             outputs = self.run(request, bound, given)
             if loss is None:
                 self.store(outputs, request)
@@ -215,14 +220,19 @@ class Torch(Modules):
         if self.function is None:
             raise Refused("a forward with a loss after a build that named no function for it; expected one with a name")
         targets = [self.place(t) for t in wanted["targets"]]
-        loss = self.loss_of(outputs, [x.long() if x.dtype == self.torch.int32 else x.clone() for x in targets])
+        if self.samples is not None:
+            counting = [number for number in targets[0].tolist() if number >= 0]
+            loss = self.loss_of([y[:len(counting)] for y in outputs], self.samples.targets(counting))
+        else:
+            targets = [x.long() if x.dtype == self.torch.int32 else x.clone() for x in targets]
+            loss = self.loss_of(outputs, targets[0] if len(targets) == 1 else tuple(targets))
         self.arena.check(wanted["at"], 4)
         NUMBER.pack_into(self.arena.memory, wanted["at"], loss.item())
         return loss
 
     def loss_of(self, outputs, targets):
         torch, function = self.torch, self.function
-        loss = function(*(x[0] if len(x) == 1 else tuple(x) for x in (outputs, targets)))
+        loss = function(outputs[0] if len(outputs) == 1 else tuple(outputs), targets)
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0 or loss.dtype != torch.float32:
             found = f"{loss.dtype} of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             self.refuse(f"the loss function gave {found}; expected a tensor of torch.float32 with one number, of shape ()", function)
