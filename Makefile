@@ -165,6 +165,12 @@ test-cluster: ## the long form of the tests of replication: clusters that lose n
 	$(TEST) -timeout 6h ./internal/coordinator -run WhateverTheSchedule -schedules $(SCHEDULES) -first-schedule $(or $(filter-out 0,$(SEED)),1) -v
 	$(TEST) -timeout 6h ./elastic -run WhateverArrives -schedules $(SCHEDULES) -v
 
+.PHONY: test-python
+test-python: test-deps ## the long form of the tests of modules in Python: each kind of model, and GPTs of 10.8 and 30.5 million parameters, 50 steps beside a plain program, 6 minutes
+	$(TEST) $(TAGS) ./stage/foreign -count=1 -v -run 'TrainsAsPlain|ManyKinds|ACutModule|SamplesOfTheProgram' -steps 50
+	$(TEST) $(TAGS) ./stage/foreign -count=1 -v -run AGPT -gpt-layers 6 -gpt-width 384 -gpt-steps 50
+	$(TEST) $(TAGS) ./stage/foreign -count=1 -v -run AGPT -gpt-layers 9 -gpt-width 528 -gpt-steps 50
+
 .PHONY: test-deploy
 test-deploy: deps ## what deploy/ has for Kubernetes, Slurm and Nomad: checked in a module of its own, with real daemons
 	cd deploy/check && AVGPIPE_TAGS='$(subst -tags ,,$(TAGS))' $(TEST) .
