@@ -113,7 +113,11 @@ func Run(ctx context.Context, j *job.Job, c foreign.Config) (config *model.Modul
 	probe.Targets, probe.Ignores = targets(j, config)
 	probed, err := p.Probe(probe)
 	if err != nil {
-		return nil, fmt.Errorf("a dry run on %d samples of %v: %w", samples(j), probe.Inputs[0].Shape[1:], err)
+		of := ""
+		if shape := probe.Inputs[0].Shape[1:]; len(shape) > 0 {
+			of = fmt.Sprintf(" of %v", shape)
+		}
+		return nil, fmt.Errorf("a dry run on %d samples%s: %w", samples(j), of, err)
 	}
 	config.Modules, err = foreign.Modules(built, probed, samples(j))
 	return config, err
