@@ -121,6 +121,7 @@ func TestEvaluationMeasuresTheCenterOfItsRound(t *testing.T) {
 	for _, pipelines := range []int{1, 2} {
 		for _, stages := range []int{1, 3} {
 			t.Run(fmt.Sprintf("N%d_K%d", pipelines, stages), func(t *testing.T) {
+				t.Parallel()
 				r := &run{
 					schedule: "afp", stages: stages, pipelines: pipelines, micros: 3, rounds: 7, clip: 0.05,
 					jitter: 50 * time.Microsecond,
@@ -168,23 +169,30 @@ func evaluateCenters(t *testing.T, s *sequential, micros int, round uint64) Eval
 
 // TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks makes evaluation much slower than training.
 func TestEvaluationAtEveryRoundIsOfThatRoundAndNeverDeadlocks(t *testing.T) {
-	for _, pipelines := range []int{1, 2} {
-		for _, by := range averagings {
-			r := &run{
-				schedule: "afp", stages: 3, pipelines: pipelines, micros: 2, rounds: 8, clip: 0.05, by: by,
-				jitter: 20 * time.Microsecond,
+	const micros = 15
+	for _, by := range averagings {
+		for _, pipelines := range []int{1, 2} {
+			if pipelines == 1 && by != averagings[0] {
+				continue // it trains alone by all of them
 			}
-			r.change = func(c *Config) {
-				c.Evaluation = &EvaluationConfig{MicroBatches: 30, Due: func(uint64) bool { return true }}
-			}
-			r.train(t)
-			r.compare(t, r.sequential(t))
-			for round := range uint64(9) {
-				r.rounds = round
-				if got, want := r.evals[round], evaluateCenters(t, r.sequential(t), 30, round); !reflect.DeepEqual(got, want) {
-					t.Errorf("N=%d, %s, round %d: %+v, want %+v", pipelines, by, round, got, want)
+			t.Run(fmt.Sprintf("%s_N%d", by, pipelines), func(t *testing.T) {
+				t.Parallel()
+				r := &run{
+					schedule: "afp", stages: 3, pipelines: pipelines, micros: 2, rounds: 8, clip: 0.05, by: by,
+					jitter: 20 * time.Microsecond,
 				}
-			}
+				r.change = func(c *Config) {
+					c.Evaluation = &EvaluationConfig{MicroBatches: micros, Due: func(uint64) bool { return true }}
+				}
+				r.train(t)
+				r.compare(t, r.sequential(t))
+				for round := range uint64(9) {
+					r.rounds = round
+					if got, want := r.evals[round], evaluateCenters(t, r.sequential(t), micros, round); !reflect.DeepEqual(got, want) {
+						t.Errorf("round %d: %+v, want %+v", round, got, want)
+					}
+				}
+			})
 		}
 	}
 }
@@ -256,30 +264,33 @@ func resumed(t *testing.T, r *run) {
 
 func TestSnapshotsOfEveryRoundAreConsistentCuts(t *testing.T) {
 	for _, by := range averagings {
-		r := &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, by: by, jitter: 50 * time.Microsecond}
-		var g *Group
-		r.change = func(c *Config) {
-			c.Events.OnStarted = func() {
-				for round := uint64(1); round <= 6; round++ {
-					if earliest, ok := g.Commit(round, false); !ok {
-						t.Errorf("round %d refused, earliest %d", round, earliest)
+		t.Run(by, func(t *testing.T) {
+			t.Parallel()
+			r := &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, by: by, jitter: 50 * time.Microsecond}
+			var g *Group
+			r.change = func(c *Config) {
+				c.Events.OnStarted = func() {
+					for round := uint64(1); round <= 6; round++ {
+						if earliest, ok := g.Commit(round, false); !ok {
+							t.Errorf("round %d refused, earliest %d", round, earliest)
+						}
 					}
 				}
 			}
-		}
-		g, err := New(r.config(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for round := uint64(1); round <= 6; round++ {
-			s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, by: by}).sequential(t)
-			for k := range 2 {
-				compareSnapshot(t, r.snaps[round][k], s, k, round)
+			g, err := New(r.config(t))
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
+			if err := g.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for round := uint64(1); round <= 6; round++ {
+				s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, by: by}).sequential(t)
+				for k := range 2 {
+					compareSnapshot(t, r.snaps[round][k], s, k, round)
+				}
+			}
+		})
 	}
 }
 

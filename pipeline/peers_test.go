@@ -148,7 +148,7 @@ func TestRoundedMessagesComputeTheSequentialModelToTheBit(t *testing.T) {
 						t.Fatal("nothing was rounded")
 					}
 					snapshotAll(t, all, want)
-					for at := uint64(1); at < 7; at++ {
+					for _, at := range []uint64{1, 2, 3, 6} {
 						again := inGroups(groups, [][]int{nil}, like)
 						for i, r := range again {
 							change := r.change
@@ -211,49 +211,52 @@ func snapshotAll(t *testing.T, all []*run, want *sequential) {
 // TestSnapshotsOfGroupsAreConsistentCuts: each group delivers its pipelines, and the same center; together they are what one group delivers.
 func TestSnapshotsOfGroupsAreConsistentCuts(t *testing.T) {
 	for _, by := range averagings {
-		all := inGroups([][]int{{0, 2}, {1}}, [][]int{nil}, func() *run {
-			return &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, by: by, jitter: 50 * time.Microsecond}
-		})
-		var trained []*Group
-		for _, r := range all {
-			change := r.change
-			var g *Group
-			r.change = func(c *Config) {
-				change(c)
-				c.Events.OnStarted = func() {
-					for round := uint64(1); round <= 6; round++ {
-						if earliest, ok := g.Commit(round, false); !ok {
-							t.Errorf("round %d refused, earliest %d", round, earliest)
+		t.Run(by, func(t *testing.T) {
+			t.Parallel()
+			all := inGroups([][]int{{0, 2}, {1}}, [][]int{nil}, func() *run {
+				return &run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: 6, clip: 0.05, by: by, jitter: 50 * time.Microsecond}
+			})
+			var trained []*Group
+			for _, r := range all {
+				change := r.change
+				var g *Group
+				r.change = func(c *Config) {
+					change(c)
+					c.Events.OnStarted = func() {
+						for round := uint64(1); round <= 6; round++ {
+							if earliest, ok := g.Commit(round, false); !ok {
+								t.Errorf("round %d refused, earliest %d", round, earliest)
+							}
 						}
 					}
 				}
+				var err error
+				if g, err = New(r.config(t)); err != nil {
+					t.Fatal(err)
+				}
+				trained = append(trained, g)
 			}
-			var err error
-			if g, err = New(r.config(t)); err != nil {
+			running, ctx := errgroup.WithContext(t.Context())
+			for _, g := range trained {
+				running.Go(func() error { return g.Run(ctx) })
+			}
+			if err := running.Wait(); err != nil {
 				t.Fatal(err)
 			}
-			trained = append(trained, g)
-		}
-		running, ctx := errgroup.WithContext(t.Context())
-		for _, g := range trained {
-			running.Go(func() error { return g.Run(ctx) })
-		}
-		if err := running.Wait(); err != nil {
-			t.Fatal(err)
-		}
-		for round := uint64(1); round <= 6; round++ {
-			s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, by: by}).sequential(t)
-			for k := range 2 {
-				a, b := all[0].snaps[round][k], all[1].snaps[round][k]
-				if a == nil || b == nil || len(a.Pipelines) != 2 || len(b.Pipelines) != 1 {
-					t.Fatalf("round %d, stage %d: %+v and %+v", round, k, a, b)
-				}
-				compareSnapshot(t, &Snapshot{Round: a.Round, Count: a.Count, Center: a.Center, State: a.State, Pipelines: []PipelineState{a.Pipelines[0], b.Pipelines[0], a.Pipelines[1]}}, s, k, round)
-				if !slices.Equal(a.Center, b.Center) || !slices.EqualFunc(a.State, b.State, slices.Equal) {
-					t.Errorf("round %d, stage %d: centers %v and %v, kept %v and %v", round, k, a.Center, b.Center, a.State, b.State)
+			for round := uint64(1); round <= 6; round++ {
+				s := (&run{schedule: "1f1b", stages: 2, pipelines: 3, micros: 3, rounds: round, clip: 0.05, by: by}).sequential(t)
+				for k := range 2 {
+					a, b := all[0].snaps[round][k], all[1].snaps[round][k]
+					if a == nil || b == nil || len(a.Pipelines) != 2 || len(b.Pipelines) != 1 {
+						t.Fatalf("round %d, stage %d: %+v and %+v", round, k, a, b)
+					}
+					compareSnapshot(t, &Snapshot{Round: a.Round, Count: a.Count, Center: a.Center, State: a.State, Pipelines: []PipelineState{a.Pipelines[0], b.Pipelines[0], a.Pipelines[1]}}, s, k, round)
+					if !slices.Equal(a.Center, b.Center) || !slices.EqualFunc(a.State, b.State, slices.Equal) {
+						t.Errorf("round %d, stage %d: centers %v and %v, kept %v and %v", round, k, a.Center, b.Center, a.State, b.State)
+					}
 				}
 			}
-		}
+		})
 	}
 }
 
