@@ -157,8 +157,8 @@ type Model struct {
 	// A directory to start from, with config.json and model.safetensors, or several such files with an index, as
 	// `avgpipectl export` and Hugging Face's transformers write it. Default: fresh random weights.
 	From string `yaml:"from" json:"from" rule:"path"`
-	// Modules of your own, of PyTorch, in the place of a family: a file of Python and, behind a colon, a function in it that returns an `nn.Sequential`,
-	// a list of modules, or one module. docs/python-models.md says what they may be. They run in your interpreter, with your rights.
+	// Modules of your own, of PyTorch, JAX or TensorFlow, in the place of a family: a file of Python and, behind a colon, a function in it that returns a list
+	// of modules, or one, as an `nn.Sequential`. docs/python-models.md says what they may be. They run in your interpreter, with your rights.
 	Python string `yaml:"python" json:"python,omitempty" rule:"path"`
 	// What the function is given, by name, as Python has it: `1` is an int, `1.0` and `1e3` are floats, nothing is None.
 	Args strictyaml.JSON `yaml:"args" json:"args,omitempty"`
@@ -167,7 +167,7 @@ type Model struct {
 	Cut []string `yaml:"cut" json:"cut,omitempty" rule:"items=1+"`
 	// A function of the file of `python` that gives the loss of logits and targets in training, a tensor with one number. Default: the cross-entropy.
 	Loss string `yaml:"loss" json:"loss,omitempty" rule:"optional"`
-	// The interpreter that `python` runs in, which has PyTorch. Default: /usr/bin/python3.
+	// The interpreter that `python` runs in, which has the framework of the modules. Default: /usr/bin/python3.
 	Interpreter string `yaml:"interpreter" json:"interpreter,omitempty" rule:"path"`
 	// What the modules learn, which says what the first one is given and how the last one's logits are judged; docs/python-models.md has a table. Default:
 	// images where data.format is idx or images, else language.

@@ -23,12 +23,9 @@ const mostSamples = 4
 // Program is the user's program that a job names.
 func Program(j *job.Job) foreign.Program {
 	path, function := j.Model.Program()
-	p := foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss, Cut: j.Model.Cut}
+	p := foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss, Cut: j.Model.Cut, Inputs: inputs(j, of(j))}
 	if d := j.Data; d.Samples != "" {
 		p.Samples = &foreign.Samples{Function: d.Samples, Args: d.Args, Collate: d.Collate}
-	}
-	if len(p.Cut) > 0 {
-		p.Inputs = inputs(j, of(j))
 	}
 	return p
 }

@@ -40,7 +40,7 @@ func TestACutModuleTrainsAsAWholeOne(t *testing.T) {
 			pipeline: stagetest.PipelineConfig{Stages: c.stages, Recompute: c.recompute},
 		})
 	}
-	trainTwice(t, all)
+	trainTwice(t, plainTorch, all)
 }
 
 // TestRefusedCuts: what cannot be cut is refused with the user's line, and what can is cut.

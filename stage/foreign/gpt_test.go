@@ -28,7 +28,7 @@ func TestAGPTHasTheBitsOfPlainPyTorch(t *testing.T) {
 		"layers": *gptLayers, "width": *gptWidth, "heads": 6, "positions": length, "vocabulary": vocabulary, "dropout": 0.1,
 	}}
 	data := textsOf(length, vocabulary, *gptSteps, micros*samples)
-	want := plain(t, plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, true, nil, "", nil})[0]
+	want := plain(t, plainTorch, plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, true, nil, "", nil})[0]
 	python := newInterpreter(t, nil)
 	for _, stages := range []int{1, 2, 4} {
 		t.Run(fmt.Sprintf("%d stages", stages), func(t *testing.T) {

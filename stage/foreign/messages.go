@@ -115,7 +115,8 @@ type Program struct {
 	Function string         `json:"function"` // of the file
 	Args     map[string]any `json:"args"`     // by name
 	Loss     string         `json:"loss"`     // a function of the file that gives the loss of logits and targets; "": none
-	// Cut names modules within the one that the function returns: it is cut in front of each. Inputs are what it is then tried with, as in a Probe.
+	// Cut names modules within the one that the function returns: it is cut in front of each. Inputs are what the first module is given, as in a Probe: for
+	// modules that are made for their inputs, or that are cut.
 	Cut    []string     `json:"cut,omitempty"`
 	Inputs []ProbeInput `json:"inputs,omitempty"`
 	// Samples are what the first module is given, and the loss, where the program makes them; nil: tensors cross.
@@ -132,6 +133,7 @@ type Samples struct {
 // Built is what the function returned.
 type Built struct {
 	Framework string        `json:"framework"` // "torch 1.13.1"
+	Copies    bool          `json:"copies"`    // its modules compute with copies of parameters, which lie beside the arena
 	Modules   []BuiltModule `json:"modules"`
 	Samples   BuiltSamples  `json:"samples"`
 }

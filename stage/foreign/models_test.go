@@ -90,5 +90,5 @@ func TestManyKindsOfModulesTrainAsInPlainPyTorch(t *testing.T) {
 			program: foreign.Program{Path: "testdata/models.py", Function: c.function, Loss: "loss"}, pipeline: stagetest.PipelineConfig{Stages: c.stages},
 		})
 	}
-	trainTwice(t, all)
+	trainTwice(t, plainTorch, all)
 }

@@ -65,7 +65,7 @@ func TestSamplesOfTheProgramTrainAsInAPlainLoop(t *testing.T) {
 			})
 		}
 	}
-	trainTwice(t, all)
+	trainTwice(t, plainTorch, all)
 }
 
 // TestRefusedSamples: what is wrong with samples is said with the line of the function that returns them, or of what failed.

@@ -54,10 +54,13 @@ type plainAnswer struct {
 	Digests map[string]string    `json:"digests"`
 }
 
+// plainTorch is a plain program of PyTorch.
+const plainTorch = "testdata/plain.py"
+
 // plain is what a plain program gives for each of the requests, one after the other in one process.
-func plain(t *testing.T, requests ...plainRequest) (answers []plainAnswer) {
+func plain(t *testing.T, script string, requests ...plainRequest) (answers []plainAnswer) {
 	t.Helper()
-	stagetest.PyTorch(t, "testdata/plain.py", requests, &answers)
+	stagetest.PyTorch(t, script, requests, &answers)
 	return answers
 }
 
@@ -132,8 +135,8 @@ type twice struct {
 	exact     bool                     // parameters and running statistics have the same bits
 }
 
-// trainTwice trains models, in one interpreter for each side.
-func trainTwice(t *testing.T, all []twice) {
+// trainTwice trains models, by a plain program and here, in one interpreter for each side.
+func trainTwice(t *testing.T, script string, all []twice) {
 	t.Helper()
 	const rate = 0.1
 	var requests []plainRequest
@@ -142,7 +145,7 @@ func trainTwice(t *testing.T, all []twice) {
 			c.program.Path, c.program.Function, c.program.Args, seed, cmp.Or(c.optimizer, "Rounded"), map[string]any{"lr": rate}, micros, samples, c.of.data, false, c.program.Cut, c.program.Loss, c.program.Samples,
 		})
 	}
-	wants, python := plain(t, requests...), newInterpreter(t, nil)
+	wants, python := plain(t, script, requests...), newInterpreter(t, nil)
 	for at, c := range all {
 		t.Run(c.name, func(t *testing.T) {
 			want := wants[at]
@@ -211,5 +214,5 @@ func TestTrainsAsPlainPyTorch(t *testing.T) {
 			pipeline: stagetest.PipelineConfig{Stages: c.stages, Halves: c.halves, Recompute: c.recompute}, exact: c.loss != "" && c.as == "Rounded",
 		})
 	}
-	trainTwice(t, all)
+	trainTwice(t, plainTorch, all)
 }

@@ -79,12 +79,13 @@ type bench struct {
 
 func build(t *testing.T, p *foreign.Process, program foreign.Program) *bench {
 	t.Helper()
+	program.Inputs = []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}
 	built, err := p.Build(program, 1)
 	b := &bench{T: t, process: p, device: foreign.Over(p, ref.New()), program: program, built: built, random: rand.New(rand.NewPCG(1, 2))} //nolint:gosec // of a test
 	if err != nil {
 		t.Fatal(err)
 	}
-	probed, err := p.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}, Seed: 1})
+	probed, err := p.Probe(foreign.Probe{Inputs: program.Inputs, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

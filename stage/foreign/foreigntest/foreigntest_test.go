@@ -2,6 +2,7 @@ package foreigntest_test
 
 import (
 	_ "embed"
+	"os"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage/foreign"
@@ -23,4 +24,15 @@ func TestPyTorch(t *testing.T) {
 // TestPlain has the checks themselves checked: by a stub that was written after the document alone.
 func TestPlain(t *testing.T) {
 	foreigntest.Run(t, foreigntest.Stub{Config: config(t, plain), Program: foreign.Program{Path: "testdata/plain_modules.py", Function: "build", Loss: "loss"}})
+}
+
+// TestStandIns checks what the stub for Python does with JAX and TensorFlow, by stand-ins of them: neither was run.
+func TestStandIns(t *testing.T) {
+	for _, framework := range []string{"jax", "tensorflow"} {
+		t.Run(framework, func(t *testing.T) {
+			c := config(t, nil)
+			c.Env = append(os.Environ(), "PYTHONPATH=standins", "PYTHONDONTWRITEBYTECODE=1")
+			foreigntest.Run(t, foreigntest.Stub{Config: c, Program: foreign.Program{Path: "testdata/" + framework + "_modules.py", Function: "build", Loss: "loss"}})
+		})
+	}
 }

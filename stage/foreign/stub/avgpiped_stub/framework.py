@@ -12,14 +12,20 @@ class Framework:
 
     package = ""  # what a program imports to use it; it may not have this name itself
     returns = ""  # what build may return, as errors say it
+    copies = False  # it cannot compute with parameters where they lie, and copies them
 
-    def __init__(self, arena, threads, program, function):
-        self.arena, self.threads, self.program = arena, threads, program
+    def __init__(self, arena, threads, program, function, seed):
+        self.arena, self.threads, self.program, self.build_seed = arena, threads, program, seed
         self.function = function  # the user's loss; None: there is none
         self.name = ""  # the framework and its version
         self.units = []  # (name, module), in the order in which they run
         self.kept = {}  # by the name of a forward: what its backward needs
         self.samples = None  # those that the user's program makes: see samples.py
+
+    @staticmethod
+    def environment(threads):
+        """Variables that the framework reads when it is imported."""
+        return {}
 
     @staticmethod
     def begin(seed):

@@ -3,11 +3,13 @@
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 
 LONGEST_TEXT = 8 << 10  # of what an error says
 MOST_FRAMES = 100
+CALLED_FROM, CALLED_AT = re.compile(r'^ *File "(.+?)", line (\d{1,9})', re.M), re.compile(r"^  (/.+?)\((\d{1,9})\): ", re.M)
 STUB = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # where the files lie that are none of the user's
 
 
@@ -103,8 +105,14 @@ def place(error, frames, program):
     owns = program.owns if program else lambda file: False
     if isinstance(error, SyntaxError) and error.filename and owns(os.path.abspath(error.filename)):
         return error.filename, error.lineno or 0
-    own = [f for f in frames if owns(os.path.abspath(f.filename))]
-    return (own[-1].filename, own[-1].lineno or 0) if own else ("", 0)
+    own = [(f.filename, f.lineno or 0) for f in frames if owns(os.path.abspath(f.filename))]
+    if own:
+        return own[-1]
+    # What is compiled runs where no line of the user's stands. JAX has the place of an error in a callback in the text, the innermost call first or last.
+    text = message(error)
+    own = [(file, int(line)) for file, line in CALLED_FROM.findall(text)] + [(file, int(line)) for file, line in reversed(CALLED_AT.findall(text))]
+    own = [(file, line) for file, line in own if owns(os.path.abspath(file))]
+    return own[-1] if own else ("", 0)
 
 
 def message(error):

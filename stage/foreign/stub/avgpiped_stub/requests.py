@@ -1,14 +1,17 @@
 """The worker's requests."""
 
+import os
 import sys
 
 from .channel import encode
+from .jax_modules import Jax
 from .program import Program, Refused, report
 from .samples import Samples
+from .tensorflow_modules import TensorFlow
 from .torch_passes import Torch
 
 VERSION = 3
-FRAMEWORKS = [Torch]
+FRAMEWORKS = [Torch, Jax, TensorFlow]
 
 
 class Stub:
@@ -21,6 +24,8 @@ class Stub:
         if request["version"] != VERSION:
             raise Refused(f"version {request['version']} of the protocol; this program has {VERSION}")
         self.threads = request["threads"]
+        for framework in FRAMEWORKS:
+            os.environ.update(framework.environment(self.threads))
         return {"version": VERSION, "python": sys.version.split()[0]}
 
     def build(self, request):
@@ -34,11 +39,11 @@ class Stub:
         samples = self.samples(request)
         for framework in FRAMEWORKS:
             if framework.made(built):
-                made = framework(self.arena, self.threads, self.program, loss)
+                made = framework(self.arena, self.threads, self.program, loss, request["seed"])
                 made.read(samples)
                 modules = made.build(built, request.get("cut") or [], request.get("inputs") or [])
                 self.framework = made
-                return {"framework": made.name, "modules": modules, **({} if samples is None else {"samples": samples.describe()})}
+                return {"framework": made.name, "copies": made.copies, "modules": modules, **({} if samples is None else {"samples": samples.describe()})}
         kind = ("empty " if isinstance(built, (list, tuple)) and not built else "") + type(built).__name__
         expected = "; or ".join(framework.returns for framework in FRAMEWORKS)
         raise Refused(f"{function} returned: {kind}; expected {expected}", self.program.at())

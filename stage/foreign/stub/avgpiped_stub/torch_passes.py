@@ -242,12 +242,12 @@ class Torch(Modules):
         """A set of a module, for a dry run: a module that computes with other parameters is found out. Those that are tied are made once."""
         name, unit = self.units[number]
         return {
-            "parameters": self.copies(name, unit, made),
+            "parameters": self.copied_parameters(name, unit, made),
             "buffers": [(m, own, b.to(self.torch.float32, copy=True), None) for _, m, own, b in self.originals(name, unit, self.buffers)],
             "recurrent": self.sets[None]["recurrent"],
         }
 
-    def copies(self, name, unit, made):
+    def copied_parameters(self, name, unit, made):
         out = {}
         for full, module, own, p in self.originals(name, unit, self.parameters):
             p.grad = None
