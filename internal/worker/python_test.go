@@ -171,6 +171,19 @@ func TestAnErrorOfAUsersProgramNamesItsLine(t *testing.T) {
 	}
 }
 
+// TestAnInterpreterThatEndsWhileItIsAskedForWeightsIsNoErrorOfTheJob.
+func TestAnInterpreterThatEndsWhileItIsAskedForWeightsIsNoErrorOfTheJob(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "now")
+	a := inPython(t, 2, 1, modules(t, "gone", map[string]any{"file": file}), nil)
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := train(t, a, nil)
+	if ended, ok := errors.AsType[*foreign.EndedError](o.err); !ok || Permanent(o.err) || !strings.Contains(o.err.Error(), "write") {
+		t.Errorf("%v, %v, permanent: %t", ended, o.err, Permanent(o.err))
+	}
+}
+
 // TestAnInterpreterThatEndsIsStartedAgain: its end is no error of the job.
 func TestAnInterpreterThatEndsIsStartedAgain(t *testing.T) {
 	a := inPython(t, 2, 1, modules(t, "fails", map[string]any{"how": "exit"}), nil)

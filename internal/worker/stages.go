@@ -63,13 +63,13 @@ func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Co
 	if h.assignment.Restore != nil { // the round holds the values; and another stage may be opening the weights, to make a lost file again
 		return c, nil
 	}
-	initial := s.on.initial
 	if h.weights != nil {
-		initial = h.weights.Lookup
-	}
-	if initial != nil {
-		if err := c.Load(initial); err != nil {
+		if err := c.Load(h.weights.Lookup); err != nil {
 			return nil, errors.Join(&permanentError{err}, c.Close())
+		}
+	} else if s.on.initial != nil { // from a process, which may end
+		if err := c.Load(s.on.initial); err != nil {
+			return nil, errors.Join(err, c.Close())
 		}
 	}
 	return c, nil

@@ -29,6 +29,24 @@ class Fails(nn.Module):
         return x
 
 
+class Gone(nn.Parameter):
+    """A parameter whose process ends when it is read, once a file is there."""
+
+    file = ""
+
+    def detach(self):
+        if os.path.exists(self.file):
+            os._exit(3)
+        return super().detach()
+
+
+def gone(file):
+    Gone.file = file
+    first = nn.Embedding(256, 16)
+    first.weight = Gone(first.weight.data)
+    return nn.Sequential(first, nn.Linear(16, 256))
+
+
 def build(width=16, blocks=3):
     return nn.Sequential(nn.Embedding(256, width), *[Block(width) for _ in range(blocks)], nn.LayerNorm(width), nn.Linear(width, 256))
 
