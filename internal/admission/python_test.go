@@ -215,6 +215,7 @@ func TestSamplesOfAProgramAreCountedOnce(t *testing.T) {
 		{classes, "samples: pairs, args: {train: 1, held: 0}", "the program has 1 sample, too few to train on some and hold out others"},
 		{classes, "samples: pairs, collate: nothing", "has no function nothing; expected one, which makes inputs and targets of a list of samples"},
 		{classes, "samples: pairs, files: [corpus.txt]", "data.files stands beside data.samples, whose function says what samples are; remove one of them"},
+		{classes, "samples: pairs, holdout: 0.2", "data.holdout: is not read in the task samples from the format program; remove it, or have data.samples return no samples to evaluate on"},
 		{classes, "samples: pairs, sequence: 16", "data.sequence: is not read in the task samples"},
 		{classes + ", task: images", "samples: pairs", "model.task stands beside data.samples"},
 		{"python: train.py:classes", "samples: pairs", `missing key "model.loss"`},

@@ -145,6 +145,7 @@ func (c Config) readings() []reading {
 		{"data.labels", len(c.Labels) > 0, classes, ""},
 		{"data.tokenizer", c.Tokenizer != job.TokenizerBytes, texts, ""},
 		{"data.sequence", false, texts, ""}, // a model of images has the length 1
+		{"data.holdout", false, c.Counts.HeldOut == 0, "have data.samples return no samples to evaluate on"},
 		{"data.masked", c.Masked != defaultMasked, c.Task == MaskedLanguage, "train a masked language model, as bert with architectures: BertForMaskedLM"},
 		{"data.mean", len(c.Mean) > 0, c.Task == Images, ""},
 		{"data.std", len(c.Std) > 0, c.Task == Images, ""},

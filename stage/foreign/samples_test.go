@@ -113,20 +113,21 @@ func TestRefusedSamples(t *testing.T) {
 	}
 }
 
-// TestEvaluationsOfSamplesAreTheUsersLoss: the mean of the samples that count, times how many these are.
-func TestEvaluationsOfSamplesAreTheUsersLoss(t *testing.T) {
-	program := foreign.Program{Path: "testdata/own_data.py", Function: "two", Loss: "two_loss", Samples: &foreign.Samples{Function: "two_samples", Args: map[string]any{"scale": 3}}}
+// sampled is a stage of all modules of testdata/own_data.py that learn from samples of theirs, and what evaluates it on the samples with some numbers, of which the first ones count.
+func sampled(t *testing.T, program foreign.Program) (p *stagetest.Pipeline, evaluate func(numbers []int32, counting int) stage.Score) {
+	t.Helper()
 	python := newInterpreter(t, nil)
 	d, built, modules := python.open(t, program, foreign.ProbeInput{Shape: []int{samples}, Type: "i32"})
 	m, err := (&model.ModulesConfig{Task: model.Samples, Sequence: 1, UserLoss: true, Samples: model.SampleCounts(built.Samples), Modules: modules}).Build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := stagetest.NewPipeline(t, stagetest.PipelineConfig{Device: d, Model: m, Stages: 1, Samples: samples, Micros: 1, Seed: seed, Optimizer: stage.Optimizer{Name: "sgd"}})
+	p = stagetest.NewPipeline(t, stagetest.PipelineConfig{Device: d, Model: m, Stages: 1, Samples: samples, Micros: 1, Seed: seed, Optimizer: stage.Optimizer{Name: "sgd"}})
 	if err := p.Stages[0].Load(python.Lookup(built)); err != nil {
 		t.Fatal(err)
 	}
-	evaluated := func(numbers []int32, counting int) stage.Score {
+	return p, func(numbers []int32, counting int) stage.Score {
+		t.Helper()
 		b := stagetest.Batch{IDs: numbers}
 		for i, n := range numbers {
 			if i >= counting {
@@ -140,10 +141,32 @@ func TestEvaluationsOfSamplesAreTheUsersLoss(t *testing.T) {
 		}
 		return score
 	}
-	whole := evaluated([]int32{1, 2, 3, 4, 5, 6, 7, 8}, 8)
-	sum := evaluated([]int32{1, 2, 3, 3, 3, 3, 3, 3}, 3)
-	sum.Add(evaluated([]int32{4, 5, 6, 7, 8, 8, 8, 8}, 5))
+}
+
+// TestEvaluationsOfSamplesAreTheUsersLoss: the mean of the samples that count, times how many these are.
+func TestEvaluationsOfSamplesAreTheUsersLoss(t *testing.T) {
+	_, evaluate := sampled(t, foreign.Program{
+		Path: "testdata/own_data.py", Function: "two", Loss: "two_loss", Samples: &foreign.Samples{Function: "two_samples", Args: map[string]any{"scale": 3}},
+	})
+	whole := evaluate([]int32{1, 2, 3, 4, 5, 6, 7, 8}, 8)
+	sum := evaluate([]int32{1, 2, 3, 3, 3, 3, 3, 3}, 3)
+	sum.Add(evaluate([]int32{4, 5, 6, 7, 8, 8, 8, 8}, 5))
 	if whole.Targets != 8 || sum.Targets != 8 || whole.Loss <= 0 || math.Abs(whole.Loss-sum.Loss) > 1e-5*whole.Loss {
 		t.Errorf("%d targets of a loss of %v, and in parts %d of %v", whole.Targets, whole.Loss, sum.Targets, sum.Loss)
+	}
+}
+
+// TestModulesThatWriteToTheirInputsLeaveSamplesAsTheyAre, also where a collate function has kept them; and samples are no part of a graph in training.
+func TestModulesThatWriteToTheirInputsLeaveSamplesAsTheyAre(t *testing.T) {
+	p, evaluate := sampled(t, foreign.Program{
+		Path: "testdata/own_data.py", Function: "kept", Loss: "loss", Samples: &foreign.Samples{Function: "kept_samples", Collate: "kept_collate"},
+	})
+	numbers := []int32{10, 20, 30, 40, 50, 60, 70, 80}
+	first := evaluate(numbers, samples)
+	if second := evaluate(numbers, samples); second.Loss != first.Loss {
+		t.Errorf("a loss of %v, and then of %v", first.Loss, second.Loss)
+	}
+	if loss, _, err := p.Run(stagetest.Batch{IDs: numbers, Targets: numbers}); err != nil || math.Abs(samples*loss-first.Loss) > 1e-5*first.Loss {
+		t.Errorf("a loss of %v in training, expected %v: %v", samples*loss, first.Loss, err)
 	}
 }

@@ -154,5 +154,29 @@ def two_loss(outputs, targets):
     return F.mse_loss(number, targets["number"]) + F.cross_entropy(kind, targets["kind"])
 
 
+# A module that writes to its inputs, which a collate function has kept.
+
+
+class Doubles(nn.Module):
+    def forward(self, x):
+        return x.mul_(2)
+
+
+def kept():
+    return nn.Sequential(Doubles(), nn.Linear(2, 3))
+
+
+def kept_samples():
+    kept_samples.batches = {}
+    return Numbered(96, lambda i: (torch.full((2,), i / 96), i % 3))
+
+
+def kept_collate(samples):
+    if torch.is_grad_enabled():
+        raise RuntimeError("samples are made as a part of a graph")
+    inputs, labels = torch.utils.data.default_collate(samples)
+    return kept_samples.batches.setdefault(tuple(inputs.flatten().tolist()), inputs), labels
+
+
 def loss(logits, labels):
     return F.cross_entropy(logits, labels)

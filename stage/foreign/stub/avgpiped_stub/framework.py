@@ -38,7 +38,7 @@ class Framework:
         raise NotImplementedError
 
     def read(self, samples):
-        """Takes the samples that the user's program makes, if it does: forwards get their numbers. A framework that reads any also has seed, stack and no_inputs, as samples.py calls them."""
+        """Takes the samples that the user's program makes, if it does: forwards get their numbers. A framework that reads any also has what samples.py calls."""
         if samples is not None:
             samples.refuse(f"makes samples for modules of {self.package}; expected modules of PyTorch with data.samples, or data.files")
 

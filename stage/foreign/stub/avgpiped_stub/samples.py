@@ -55,7 +55,8 @@ class Samples:
         return self.make(numbers)[1] if held is self else held
 
     def make(self, numbers):
-        batch = self.collated([self.sample(number) for number in numbers])
+        with self.framework.reading():
+            batch = self.collated([self.sample(number) for number in numbers])
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             found = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, (tuple, list)) else type(batch).__name__
             self.refuse(f"has samples that make a {found}; expected a pair, of inputs and targets", *filter(None, (self.collate,)))
@@ -63,6 +64,8 @@ class Samples:
         problem = self.framework.no_inputs(inputs, len(numbers))
         if problem:
             self.refuse(f"has samples whose inputs are {problem}", *filter(None, (self.collate,)))
+        if self.collate:
+            inputs = self.framework.own_memory(inputs)  # it may have given parts of the data set, and a module may write to its inputs
         return inputs, batch[1]
 
     def collated(self, samples):

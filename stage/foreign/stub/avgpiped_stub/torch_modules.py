@@ -157,6 +157,13 @@ class Modules(Framework):
 
     # What samples.py asks for.
 
+    def reading(self):
+        """Samples are no part of a graph, also where they are made within a forward."""
+        return self.torch.no_grad()
+
+    def own_memory(self, inputs):
+        return [x.clone() for x in inputs]
+
     def seed(self, seed):
         self.torch.default_generator.manual_seed(seed)
 
