@@ -141,8 +141,13 @@ func (c Config) last() bool { return c.Range.To == len(c.Model.Layers) }
 // keepsLogits reports whether evaluations on the last stage need memory for all logits: for predictions, not for losses.
 func (c Config) keepsLogits() bool { return c.ForwardOnly || c.Model.Task != model.Language }
 
-// stagesOutput reports whether the stage has memory for its output boundary.
-func (c Config) stagesOutput() bool { return !c.Device.Host() || c.last() && c.keepsLogits() }
+// stagesOutput reports whether the stage has memory for its output boundary. Of samples that a user's program makes, only that says anything of what the last module gives.
+func (c Config) stagesOutput() bool {
+	if c.last() && c.Model.Loss.Samples {
+		return false
+	}
+	return !c.Device.Host() || c.last() && c.keepsLogits()
+}
 
 // Shape is the shape of the stage that New would make. It allocates nothing on the device, so a plan can be priced
 // before it is placed.

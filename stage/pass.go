@@ -179,16 +179,11 @@ func (c *Computed) Evaluate(parameters flat.Vector, input, labels, output []byte
 	c.begin(device.ForwardWork)
 	s := slot{input: c.enter(c.staged.input, OnHost(input), c.passes.in), weights: c.weightsFor(parameters, params)}
 	score := Score{Targets: targets}
-	switch {
-	case output == nil && c.last && c.config.Model.Loss.Samples:
+	if output == nil && !c.config.stagesOutput() {
 		s.targets = c.enter(c.staged.targets, OnHost(labels), targetPort)
 		c.passes.losses.Forward.Run(c.dev, c.bind(&s), device.Args{})
-		score.Loss = float64(targets) * c.total(c.losses.Slice(0, 1))
-	case output == nil && !c.config.stagesOutput():
-		s.targets = c.enter(c.staged.targets, OnHost(labels), targetPort)
-		c.passes.losses.Forward.Run(c.dev, c.bind(&s), device.Args{})
-		score.Loss = c.total(c.losses)
-	default:
+		score.Loss = c.lossOf(targets)
+	} else {
 		memory, out := c.bind(&s), c.staged.output
 		if output != nil && c.host {
 			out = wrap(output, c.passes.out)

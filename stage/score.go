@@ -73,6 +73,14 @@ func (c *Computed) score(s *Score, logits device.Mem, labels []byte) {
 	}
 }
 
+// lossOf is the sum of the losses of so many targets: of each, or their mean.
+func (c *Computed) lossOf(targets int) float64 {
+	if c.config.Model.Loss.Samples {
+		return float64(targets) * c.total(c.losses.Slice(0, 1))
+	}
+	return c.total(c.losses)
+}
+
 // total is the sum of losses. What failed is kept for Synchronize.
 func (c *Computed) total(losses device.Mem) (sum float64) {
 	values := c.hostLosses[:losses.Len()]

@@ -23,7 +23,7 @@ func newCheckCommand() *cobra.Command {
 	cmd := verb(&cobra.Command{
 		Use:   "check FILE",
 		Short: "Try modules of your own in Python (offline)",
-		Long: `Try the modules of PyTorch that a job would train (docs/python-models.md), without a daemon and with your rights. FILE is a job file, or a
+		Long: `Try the modules that a job would train (docs/python-models.md), without a daemon and with your rights. FILE is a job file, or a
 file of Python and, behind a colon, a function in it, for texts of 64 positions of bytes unless --set says otherwise.
 
 The interpreter is started, the modules are built, and each runs forward and backward on 4 made-up samples. What differs between two runs, changes a

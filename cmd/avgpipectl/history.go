@@ -31,7 +31,7 @@ func newHistoryCommand() *cobra.Command {
 		Long: `Plot how the training of one or more jobs went, step by step: a drawing for the terminal, an image, or the numbers.
 
 Metrics:
-  loss    training loss, in nats per target, the mean of all pipelines; evaluations of the center are marked
+  loss    training loss, in nats per target or by the program's own loss, the mean of all pipelines; evaluations of the center are marked
   lr      learning rate, after its schedule
   norm    norm of the gradient before clipping, the mean of all pipelines; jobs without clip_norm have none
   tokens  tokens per second of all pipelines, over the last seconds

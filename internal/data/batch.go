@@ -22,6 +22,9 @@ const (
 	Samples Task = "samples"
 )
 
+// texts reports whether samples are made of tokens of texts.
+func (t Task) texts() bool { return t != Images && t != Samples }
+
 // Ignored is the target of a position that no loss is computed for.
 const Ignored = -1
 

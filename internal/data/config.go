@@ -86,19 +86,19 @@ const (
 	formatProgram = "program" // no files: a user's program makes samples
 )
 
+var tables = []string{"jsonl", "csv", "tsv", "parquet"}
+
 // formats are those that a task is read from.
 var formats = map[Task][]string{
-	Language:       {formatText, "jsonl", "csv", "tsv", "parquet", formatTokens},
-	MaskedLanguage: {formatText, "jsonl", "csv", "tsv", "parquet", formatTokens},
-	Classification: {"jsonl", "csv", "tsv", "parquet"},
-	Translation:    {"jsonl", "csv", "tsv", "parquet"},
+	Language:       slices.Concat([]string{formatText}, tables, []string{formatTokens}),
+	MaskedLanguage: slices.Concat([]string{formatText}, tables, []string{formatTokens}),
+	Classification: tables,
+	Translation:    tables,
 	Images:         {formatIDX, formatImages},
 	Samples:        {formatProgram},
 }
 
-func isTable(format string) bool {
-	return format != formatText && format != formatTokens && format != formatIDX && format != formatImages && format != formatProgram
-}
+func isTable(format string) bool { return slices.Contains(tables, format) }
 
 // Validate reports the first field that does not fit, as an *Error.
 func (c Config) Validate() error {
@@ -114,7 +114,7 @@ func (c Config) Validate() error {
 	case !slices.Contains(allowed, c.Format):
 		return &Error{Key: "data.format", Nearest: cmp.Or(nearest.Word(c.Format, allowed), allowed[0]), Err: fmt.Errorf(
 			"the format %q does not hold what this model trains on (%s); formats that do: %s", c.Format, c.Task, strings.Join(allowed, ", "))}
-	case c.Task != Images && c.Task != Samples && c.Sequence < 1:
+	case c.Task.texts() && c.Sequence < 1:
 		return &Error{Key: "data.sequence", Nearest: "1", Err: fmt.Errorf("a sample of %d tokens; it has at least 1", c.Sequence)}
 	case math.IsNaN(c.Holdout) || c.Holdout <= 0 || c.Holdout > 0.5:
 		return &Error{Key: "data.holdout", Nearest: "0.05", Err: fmt.Errorf("a share of %v; it is above 0 and at most 0.5", c.Holdout)}
@@ -133,7 +133,7 @@ type reading struct {
 }
 
 func (c Config) readings() []reading {
-	texts := c.Task != Images && c.Task != Samples
+	texts := c.Task.texts()
 	classes := c.Task == Classification || c.Task == Images
 	return []reading{
 		{"data.columns.text", c.Columns.Text != "", isTable(c.Format) && c.Task != Translation, ""},

@@ -170,7 +170,7 @@ func inBoth(a, b []File) (both []File) {
 
 // openTokenizer opens the tokenizer, and holds it against the model and the task.
 func (o *opener) openTokenizer() (err error) {
-	if o.Task == Images || o.Task == Samples {
+	if !o.Task.texts() {
 		return nil
 	}
 	refuse := func(format string, args ...any) error {

@@ -262,13 +262,19 @@ func TestAFileThatChangesIsRefused(t *testing.T) {
 	}
 }
 
-// TestTheStandardLibrary opens what the example job trains on.
-func TestTheStandardLibrary(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output() // a test that is built with -trimpath does not know
+// goroot is where the Go tool chain lies: a test that is built with -trimpath does not know.
+func goroot(t testing.TB) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := strings.TrimSpace(string(out))
+	return strings.TrimSpace(string(out))
+}
+
+// TestTheStandardLibrary opens what the example job trains on.
+func TestTheStandardLibrary(t *testing.T) {
+	root := goroot(t)
 	if _, err := os.Stat(filepath.Join(root, "src", "fmt")); err != nil {
 		envtest.Missing(t, "the standard library's source is not installed")
 	}

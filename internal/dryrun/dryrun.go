@@ -128,7 +128,6 @@ func of(j *job.Job) *model.ModulesConfig {
 	c := &model.ModulesConfig{ModelType: model.Python, Task: model.Task(j.ModuleTask()), Sequence: max(1, j.Data.Sequence), Vocabulary: j.Model.Vocabulary, UserLoss: j.Model.Loss != ""}
 	switch {
 	case c.Task == model.Samples:
-		c.Sequence = 1
 	case c.Task == model.Images:
 		c.Sequence = 1
 		c.Image = model.Image{Channels: j.Model.Image[0], Height: j.Model.Image[1], Width: j.Model.Image[2]}

@@ -133,7 +133,6 @@ type Samples struct {
 // Built is what the function returned.
 type Built struct {
 	Framework string        `json:"framework"` // "torch 1.13.1"
-	Copies    bool          `json:"copies"`    // its modules compute with copies of parameters, which lie beside the arena
 	Modules   []BuiltModule `json:"modules"`
 	Samples   BuiltSamples  `json:"samples"`
 }

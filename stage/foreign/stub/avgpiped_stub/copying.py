@@ -10,6 +10,7 @@ from .copying_dry_run import DryRun
 from .framework import Framework
 from .program import Refused, message
 
+
 class Copying(Framework):
     """Modules that compute with copies of what lies in the arena.
 
@@ -19,8 +20,6 @@ class Copying(Framework):
         own, numpy    a tensor of the framework of an array that nobody else has, and back
         compute       a forward, with a function for its backward
     """
-
-    copies = True
 
     def __init__(self, *of):
         import numpy

@@ -101,8 +101,7 @@ class DryRun:
             return
         expected, _ = whole.backward(back)
         alone = [None] * len(ran)
-        x, flows = x, [False] * len(x)
-        again = []
+        flows, again = [False] * len(x), []  # again: a tape gives gradients once
         for number in range(len(ran)):
             run = self.made(number, number + 1, x, flows, seed)
             of.compute(run)

@@ -12,7 +12,6 @@ class Framework:
 
     package = ""  # what a program imports to use it; it may not have this name itself
     returns = ""  # what build may return, as errors say it
-    copies = False  # it cannot compute with parameters where they lie, and copies them
 
     def __init__(self, arena, threads, program, function, seed):
         self.arena, self.threads, self.program, self.build_seed = arena, threads, program, seed

@@ -43,7 +43,7 @@ class Stub:
                 made.read(samples)
                 modules = made.build(built, request.get("cut") or [], request.get("inputs") or [])
                 self.framework = made
-                return {"framework": made.name, "copies": made.copies, "modules": modules, **({} if samples is None else {"samples": samples.describe()})}
+                return {"framework": made.name, "modules": modules, **({} if samples is None else {"samples": samples.describe()})}
         kind = ("empty " if isinstance(built, (list, tuple)) and not built else "") + type(built).__name__
         expected = "; or ".join(framework.returns for framework in FRAMEWORKS)
         raise Refused(f"{function} returned: {kind}; expected {expected}", self.program.at())
