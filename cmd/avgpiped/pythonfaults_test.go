@@ -138,43 +138,45 @@ func TestAnErrorOfAProgramIsInTheStatus(t *testing.T) {
 // process is left. All of that is less than the minute that an answer may take.
 func TestNothingWaitsForAnInterpreterThatHangs(t *testing.T) {
 	t.Parallel()
-	for how, end := range map[string]func(s *site, id string){
-		"sleeps": func(s *site, id string) {
-			if _, err := s.client.Cancel(s.t.Context(), id); err != nil {
-				s.t.Fatal(err)
-			}
-			if status := s.ended(id); status.State != api.Cancelled {
-				s.t.Errorf("the job is %s: %s", status.State, status.Reason)
-			}
-		},
-		"stops": func(s *site, _ string) { s.signal(syscall.SIGTERM) },
-	} {
-		t.Run(how, func(t *testing.T) {
-			s := newSite(t)
-			s.start()
-			id, notes := s.faulty(how, 40)
-			s.noted(notes, how)
-			s.until("a status that says that it trains", func(ctx context.Context) bool {
-				status, err := s.client.Job(ctx, id)
-				return err == nil && status.State == api.Running
+	for _, how := range []string{"sleeps", "stops"} {
+		for end, do := range map[string]func(s *site, id string){
+			"cancel": func(s *site, id string) {
+				if _, err := s.client.Cancel(s.t.Context(), id); err != nil {
+					s.t.Fatal(err)
+				}
+				if status := s.ended(id); status.State != api.Cancelled {
+					s.t.Errorf("the job is %s: %s", status.State, status.Reason)
+				}
+			},
+			"stop": func(s *site, _ string) { s.signal(syscall.SIGTERM) },
+		} {
+			t.Run(how+", "+end, func(t *testing.T) {
+				s := newSite(t)
+				s.start()
+				id, notes := s.faulty(how, 40)
+				s.noted(notes, how)
+				s.until("a status that says that it trains", func(ctx context.Context) bool {
+					status, err := s.client.Job(ctx, id)
+					return err == nil && status.State == api.Running
+				})
+				processes := append(s.interpreters(), s.workers()...)
+				if len(processes) != 3 {
+					t.Fatalf("processes %v, expected a worker and two interpreters", processes)
+				}
+				do(s, id)
+				s.gone(processes)
+				if strings.Contains(s.log(), "did not answer") {
+					t.Error("it was waited for until the interpreter was given up")
+				}
 			})
-			processes := append(s.interpreters(), s.workers()...)
-			if len(processes) != 3 {
-				t.Fatalf("processes %v, expected a worker and two interpreters", processes)
-			}
-			end(s, id)
-			s.gone(processes)
-			if strings.Contains(s.log(), "did not answer") {
-				t.Error("it was waited for until the interpreter was given up")
-			}
-		})
+		}
 	}
 }
 
 // TestKillsOfInterpretersChangeNoBit, nor those of a worker or of the daemon beside them. `make chaos-python` is the long form.
 func TestKillsOfInterpretersChangeNoBit(t *testing.T) {
 	t.Parallel()
-	const rounds = 40 // of 0.1 s, so that all kills meet the job while it trains
+	const rounds = 60 // of 0.1 s, so that all kills meet the job while it trains
 	var want []byte
 	for _, disturbed := range []bool{false, true} {
 		s := newSite(t)
@@ -183,6 +185,7 @@ func TestKillsOfInterpretersChangeNoBit(t *testing.T) {
 		if disturbed {
 			for i, kill := range []func(){
 				func() { s.kill(s.interpreters()[:1]) },
+				func() { s.kill(s.interpreters()) },
 				func() { s.kill([]int{s.worker()}) },
 				func() {
 					before := s.interpreters()

@@ -19,8 +19,18 @@ const program = `
 import torch
 from torch import nn
 
+class Two(nn.Module):
+    def forward(self, x):
+        return x, "text"
+
 def build(width=8, classes=256):
     return nn.Sequential(nn.Embedding(256, width), nn.Linear(width, classes))
+
+def text():
+    return nn.Sequential(nn.Embedding(256, 8), Two())
+
+def images():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 def alone():
     return Alone()
@@ -39,18 +49,9 @@ class Alone(nn.Module):
     def forward(self, x):
         return self.head(self.embed(x))
 
-class Pairs:
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, i):
-        return torch.tensor([i / self.count, 1.0]), i % 2
-
 def pairs(train=30, held=5):
-    return (Pairs(train), Pairs(held)) if held else Pairs(train)
+    some = lambda count: [(torch.rand(2), i % 2) for i in range(count)]
+    return (some(train), some(held)) if held else some(train)
 
 def classes():
     return nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2))
@@ -127,14 +128,16 @@ func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
 		"python: train.py:build, loss: wrong":      "TypeError",
 		"python: train.py:few":                     "gives logits of 100 classes; expected at least the 256 tokens of model.vocabulary",
 		"python: early.py:fails":                   "early.py:6: ValueError: not today",
+		"python: train.py:text":                    "output 1 of module 1 (Two) is of str; expected a tensor",
 		"python: early.py:build, args: {widht: 8}": "early.py:2: build: got an unexpected keyword argument 'widht'; its arguments are: width, classes",
-		"python: train.py:build, vocabulary: 512":  "a dry run on 4 samples of [16]: ",
+		"python: train.py:build, vocabulary: 512":  "IndexError",
 		"python: early.py:given, args: {a: 1, b: 1.0, c: 1e3, d: [~, 12345678901234567890, -0.0]}": "{'a': 1, 'b': 1.0, 'c': 1000.0, 'd': [None, 12345678901234567890, -0.0]}",
 		"python: train.py:pooled":                         "expected logits of shape (samples, 16 positions, classes)",
 		"python: train.py:build, task: images":            `missing key "model.image"`,
 		"python: train.py:build, image: [1, 28, 28]":      "model.image is of the task images, and the task is language",
 		"python: train.py:build, family: gpt2":            "model.family stands beside model.python",
 		"python: train.py:build, config: {n: 1}":          "model.config stands beside model.python",
+		"python: train.py:images, task: classification":   "a dry run on 4 samples of [16]",
 		"python: train.py:build, from: nowhere":           "nowhere",
 		"python: train.py:build, interpreter: /no/python": "/no/python",
 	} {

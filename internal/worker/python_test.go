@@ -64,6 +64,7 @@ func TestModulesInPythonTrainTheSameHoweverTheyAreLaidOut(t *testing.T) {
 		change func(*job.Job)
 	}{
 		{"one stage", 1, nil},
+		{"three stages", 3, nil},
 		{"three stages, recomputed by layer", 3, func(j *job.Job) { j.Recompute = []string{"block"} }},
 		{"gpipe, recomputed in full", 2, func(j *job.Job) { j.Schedule, j.Recompute = "gpipe", []string{"full"} }},
 		{"split backwards", 2, func(j *job.Job) { j.Schedule = "zb-h1" }},
