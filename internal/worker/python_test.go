@@ -123,6 +123,45 @@ func TestSamplesOfAProgramTrainTheSameHoweverTheyAreLaidOut(t *testing.T) {
 	}
 }
 
+// TestModulesOfOtherFrameworksTrainInAJob: of JAX and TensorFlow, on the stand-ins of both, with dropout. They train to the same bits on one stage and on two.
+func TestModulesOfOtherFrameworksTrainInAJob(t *testing.T) {
+	for _, framework := range []string{"jax", "tensorflow"} {
+		t.Run(framework, func(t *testing.T) {
+			dir := t.TempDir() // the program's own directory is where the stand-in is found
+			if err := os.CopyFS(dir, os.DirFS("../../stage/foreign/foreigntest/standins")); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile("testdata/" + framework + "_words.py")
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "words.py"), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			program := func(j *job.Job) {
+				j.Model = job.Model{Family: model.Python, Python: filepath.Join(dir, "words.py:build"), Interpreter: stagetest.Python(t)}
+				j.Data.Sequence, j.Train.EvalEvery, j.Train.Steps, j.Optimizer.LearningRate = 16, 4, 24, 0.02
+			}
+			var want []byte
+			for stages := 1; stages <= 2; stages++ {
+				a := inPython(t, stages, 2, program, nil)
+				o := train(t, a, nil)
+				s := o.status.Progress
+				if !errors.Is(o.err, errAborted) || s.InitialLoss == nil || s.EvalLoss == nil || !(*s.EvalLoss < 0.9**s.InitialLoss) {
+					t.Fatalf("%d stages: %v, evaluations from %v to %v", stages, o.err, s.InitialLoss, s.EvalLoss)
+				}
+				weights := exported(t, a, o)
+				if want == nil {
+					want = weights
+				}
+				if !bytes.Equal(weights, want) {
+					t.Errorf("%d stages: the weights are others than those of one stage", stages)
+				}
+			}
+		})
+	}
+}
+
 // TestTiedModulesInPythonStayEqual, on one stage and at the ends of a pipeline, and files have both. PyTorch adds the gradients of both uses for each micro-batch
 // where one graph has them, and the two stages once for a batch: that rounds differently.
 func TestTiedModulesInPythonStayEqual(t *testing.T) {
