@@ -31,8 +31,8 @@ func authority(t *testing.T) (*pki.Authority, string) {
 func TestNodesJoinByTheAuthority(t *testing.T) {
 	t.Parallel()
 	a, _ := authority(t)
-	first := &host{name: "n1", address: port(t)}
-	second := &host{name: "n2", address: port(t)}
+	first := &host{name: "n1", address: envtest.FreeAddress(t)}
+	second := &host{name: "n2", address: envtest.FreeAddress(t)}
 	dirs := []string{nodetest.StateDir(t), nodetest.StateDir(t)}
 	begin := func(dir string, others ...string) (string, error) {
 		return node.InitAuthority(t.Context(), dir, first.name, a, others)
@@ -69,11 +69,11 @@ func TestNodesJoinByTheAuthority(t *testing.T) {
 	if _, err := begin(nodetest.StateDir(t), second.address); err == nil || !strings.Contains(err.Error(), "the cluster has begun") {
 		t.Errorf("a node that lost its state begins a second cluster: %v", err)
 	}
-	if _, err := node.JoinAuthority(t.Context(), nodetest.StateDir(t), first.name, port(t), "test", a, []string{second.address}); err == nil {
+	if _, err := node.JoinAuthority(t.Context(), nodetest.StateDir(t), first.name, envtest.FreeAddress(t), "test", a, []string{second.address}); err == nil {
 		t.Error("another host takes the name of a node")
 	}
 	other, _ := authority(t)
-	if _, err := node.JoinAuthority(t.Context(), nodetest.StateDir(t), "n3", port(t), "test", other, []string{first.address}); err == nil {
+	if _, err := node.JoinAuthority(t.Context(), nodetest.StateDir(t), "n3", envtest.FreeAddress(t), "test", other, []string{first.address}); err == nil {
 		t.Error("a node of another cluster is asked for a token")
 	}
 	if _, err := node.InitAuthority(t.Context(), dirs[0], first.name, other, nil); err == nil || !strings.Contains(err.Error(), "another cluster") {
@@ -92,7 +92,7 @@ func TestJoiningEndsWhenItIsRefused(t *testing.T) {
 	}
 	_, err := node.Patiently(t.Context(), time.Hour, func(ctx context.Context) (string, error) {
 		tries++
-		return node.JoinAuthority(ctx, dir, "n1", port(t), "test", a, []string{port(t)}) //nolint:contextcheck // ports are of the test
+		return node.JoinAuthority(ctx, dir, "n1", envtest.FreeAddress(t), "test", a, []string{envtest.FreeAddress(t)}) //nolint:contextcheck // ports are of the test
 	})
 	if err == nil || tries != 1 {
 		t.Errorf("%d attempts, %v", tries, err)
@@ -100,7 +100,7 @@ func TestJoiningEndsWhenItIsRefused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err = node.Patiently(ctx, time.Hour, func(ctx context.Context) (string, error) {
 		cancel()
-		return node.JoinAuthority(ctx, nodetest.StateDir(t), "n1", port(t), "test", a, []string{port(t)}) //nolint:contextcheck // as above
+		return node.JoinAuthority(ctx, nodetest.StateDir(t), "n1", envtest.FreeAddress(t), "test", a, []string{envtest.FreeAddress(t)}) //nolint:contextcheck // as above
 	})
 	if err == nil {
 		t.Error("it joined nobody")

@@ -15,21 +15,11 @@ import (
 	"time"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
 	"github.com/avgpipe/avgpipe/internal/pki"
 )
-
-// port returns an address that nobody listens on.
-func port(t *testing.T) string {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // host is a node of a cluster of a test.
 type host struct {
@@ -63,7 +53,7 @@ func form(t *testing.T, count int, spawned ...string) []*host {
 // formWith does so with a change of the configuration of those that have no such daemon; nil: none.
 func formWith(t *testing.T, count int, change func(*node.Config), spawned ...string) []*host {
 	t.Helper()
-	first := &host{name: "n1", address: port(t), change: change, spawned: slices.Contains(spawned, "n1")}
+	first := &host{name: "n1", address: envtest.FreeAddress(t), change: change, spawned: slices.Contains(spawned, "n1")}
 	dir := nodetest.StateDir(t)
 	if _, err := node.Init(dir, first.name); err != nil {
 		t.Fatal(err)
@@ -71,7 +61,7 @@ func formWith(t *testing.T, count int, change func(*node.Config), spawned ...str
 	first.start(t, dir)
 	all := []*host{first}
 	for i := 1; i < count; i++ {
-		h := &host{name: "n" + string(rune('1'+i)), address: port(t), change: change}
+		h := &host{name: "n" + string(rune('1'+i)), address: envtest.FreeAddress(t), change: change}
 		h.spawned = slices.Contains(spawned, h.name)
 		dir := nodetest.StateDir(t)
 		once := token(t, first, "node")
@@ -281,7 +271,7 @@ func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
 	first := all[0]
 	used := token(t, first, "node")
 	join := func(name, token string) error {
-		_, err := node.Join(t.Context(), nodetest.StateDir(t), name, port(t), "test", token, []string{first.address})
+		_, err := node.Join(t.Context(), nodetest.StateDir(t), name, envtest.FreeAddress(t), "test", token, []string{first.address})
 		return err
 	}
 	if err := join("n2", used); err != nil {
@@ -340,7 +330,7 @@ func TestWhoMayNotJoinIsRefusedAndWrittenDown(t *testing.T) {
 
 func TestALoneDaemonBecomesTheFirstOfACluster(t *testing.T) {
 	t.Parallel()
-	h := &host{name: "test", address: port(t)}
+	h := &host{name: "test", address: envtest.FreeAddress(t)}
 	h.Daemon = nodetest.Start(t, nodetest.StateDir(t))
 	id := h.Submit(t, nodetest.Job(t, h.Dir, "good", 20))
 	h.Until(t, id, "ends", ended)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
@@ -53,7 +54,7 @@ func TestWhoIsRefusedAtTheDoorIsWrittenDown(t *testing.T) {
 		}
 	}
 	dir := nodetest.StateDir(t)
-	if _, err := node.Join(t.Context(), dir, "n2", port(t), "test", token(t, h, "node"), []string{h.address}); err != nil {
+	if _, err := node.Join(t.Context(), dir, "n2", envtest.FreeAddress(t), "test", token(t, h, "node"), []string{h.address}); err != nil {
 		t.Fatal(err)
 	}
 	member, err := pki.Open(filepath.Join(dir, "pki"))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/avgpipe/avgpipe/internal/api"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/mux"
 	"github.com/avgpipe/avgpipe/internal/node"
 	"github.com/avgpipe/avgpipe/internal/node/nodetest"
@@ -89,11 +90,11 @@ func TestANodeOfAnotherMajorVersionMayNotJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = pki.Join(t.Context(), all[0].address, parsed, pki.JoinRequest{CSR: csr, Node: "n2", Address: port(t), Speaks: mux.Versions{Oldest: 3, Newest: 4}})
+	_, err = pki.Join(t.Context(), all[0].address, parsed, pki.JoinRequest{CSR: csr, Node: "n2", Address: envtest.FreeAddress(t), Speaks: mux.Versions{Oldest: 3, Newest: 4}})
 	if _, refused := errors.AsType[*pki.JoinError](err); !refused || !strings.Contains(err.Error(), "another major version of avgpiped") {
 		t.Errorf("who joins is told %v", err)
 	}
-	if _, err := node.Join(t.Context(), nodetest.StateDir(t), "n2", port(t), "test", once, []string{all[0].address}); err != nil {
+	if _, err := node.Join(t.Context(), nodetest.StateDir(t), "n2", envtest.FreeAddress(t), "test", once, []string{all[0].address}); err != nil {
 		t.Errorf("the token was spent: %v", err)
 	}
 	all[0].Stop(t)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/cluster"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	specs "github.com/avgpipe/avgpipe/internal/spec"
 
 	"go.uber.org/goleak"
@@ -354,7 +354,7 @@ func TestTwoNodesComputeTheShardsOfOne(t *testing.T) {
 		want := train(t, alone, nil)
 
 		both := [2]control.Assignment{alone, alone}
-		places := []control.StagePlace{{Node: "a", Address: freeAddress(t)}, {Node: "b", Address: freeAddress(t)}, {}}
+		places := []control.StagePlace{{Node: "a", Address: envtest.FreeAddress(t)}, {Node: "b", Address: envtest.FreeAddress(t)}, {}}
 		places[2] = places[1]
 		var got [2]outcome
 		var group sync.WaitGroup
@@ -375,18 +375,6 @@ func TestTwoNodesComputeTheShardsOfOne(t *testing.T) {
 			}
 		}
 	}
-}
-
-// freeAddress is one that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	var config net.ListenConfig
-	l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func TestAssignmentsThatCannotWorkAreRefused(t *testing.T) {
