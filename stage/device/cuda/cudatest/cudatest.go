@@ -35,7 +35,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"sync"
 	"testing"
 	"unsafe"
@@ -80,8 +79,11 @@ var kernel = regexp.MustCompile(`(?m)^(?:\w+_)?KERNEL (\w+)[( ]`)
 // build compiles the library to a directory that its sources name, unless it is there. The directory appears as a whole: tests of several packages may build it at
 // once, and all its names must be one file, since a process that opens two would have two drivers.
 var build = sync.OnceValues(func() (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	source := filepath.Join(filepath.Dir(here), "driver")
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	source := filepath.Join(root, "stage/device/cuda/cudatest/driver")
 	names, digest, err := scan(source)
 	if err != nil {
 		return "", err
@@ -113,6 +115,22 @@ var build = sync.OnceValues(func() (string, error) {
 	return library, nil
 })
 
+// moduleRoot is the directory of go.mod, which a test runs below. A test that was built with -trimpath does not know where its sources are.
+func moduleRoot() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("find the sources of the driver for tests: no go.mod in %s or above it; expected that the test runs in its package's directory", start)
+		}
+	}
+}
+
 // libraries are the names of the one library.
 var libraries = []string{"libcuda.so.1", "libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libnccl.so.2"}
 
@@ -142,6 +160,9 @@ func scan(source string) (names []byte, digest string, err error) {
 	sum := sha256.New()
 	for _, pattern := range []string{"*.cc", "*.h", "../../driver/include/*.h", "../../kernels/*.cu", "../../kernels/*.cuh"} {
 		files, err := filepath.Glob(filepath.Join(source, pattern))
+		if err == nil && len(files) == 0 {
+			err = fmt.Errorf("no files %s in %s; expected the sources of the driver for tests", pattern, source)
+		}
 		if err != nil {
 			return nil, "", err
 		}
