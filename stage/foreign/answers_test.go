@@ -23,7 +23,7 @@ func framed(text string) string {
 }
 
 const (
-	hello = `{"version":3,"python":"3.11.2"}`
+	hello = `{"version":4,"python":"3.11.2"}`
 	built = `{"framework":"torch 1","modules":[{"name":"0","type":"Linear","parameters":[{"name":"0.w","shape":[2,2],"tied_to":"","trained":true}],"buffers":[{"name":"0.n","shape":[]}]},` +
 		`{"name":"1","type":"Linear","parameters":[{"name":"1.w","shape":[2,2],"tied_to":"0.w","trained":true}],"buffers":[]}]}`
 	probed = `{"modules":[{"inputs":[{"shape":[4,2],"type":"f32"}],"outputs":[{"shape":[4,2],"type":"f32"}],"differentiable":[true],"saved_bytes":32,"forward_seconds":0.1,"backward_seconds":0.2},` +
@@ -53,9 +53,9 @@ func TestAnswersThatAreNotBelieved(t *testing.T) {
 		return lie{[]string{framed(hello), framed(built), replace(probed, old, by)}, expected}
 	}
 	for name, c := range map[string]lie{
-		"another version":       inHello(`{"version":4,"python":"3"}`, "version 4 of the protocol, expected 3"),
-		"no version":            inHello(`{}`, "version 0 of the protocol, expected 3"),
-		"no interpreter":        inHello(`{"version":3}`, "version of the interpreter has 0 bytes"),
+		"another version":       inHello(`{"version":5,"python":"3"}`, "version 5 of the protocol, expected 4"),
+		"no version":            inHello(`{}`, "version 0 of the protocol, expected 4"),
+		"no interpreter":        inHello(`{"version":4}`, "version of the interpreter has 0 bytes"),
 		"a long answer":         {[]string{framed(hello), "01000001"}, "an answer of 16777217 bytes, expected at most 16777216"},
 		"the longest answer":    {[]string{framed(hello), "ffffffff"}, "an answer of 4294967295 bytes, expected at most 16777216"},
 		"two answers":           {[]string{framed(hello) + framed(built)}, "bytes came before the request, expected none"},

@@ -13,9 +13,10 @@ import (
 type Device struct {
 	on      device.Device
 	process *Process
-	sets    map[string]int // of parameters, by where they lie
-	calls   map[string]int // the numbers of forwards and backwards that the process remembers, by all that they say but seeds and begins
-	kept    map[int]bool   // where the Keep lies of each forward whose backward has not run
+	sets    map[string]*bound // of parameters, by where they lie
+	all     []*bound          // by number
+	calls   map[string]int    // the numbers of forwards and backwards that the process remembers, by all that they say but what changes
+	kept    map[int]*bound    // the set of each forward whose backward has not run, by where its Keep lies
 	key     []byte
 	queue   []any // requests that wait until something else needs what they make
 	failure error // the first since the last Synchronize
@@ -28,7 +29,7 @@ var (
 
 // Over returns a device that computes on another one, which Close closes, as it does the process.
 func Over(p *Process, on device.Device) *Device {
-	return &Device{on: on, process: p, sets: map[string]int{}, calls: map[string]int{}, kept: map[int]bool{}}
+	return &Device{on: on, process: p, sets: map[string]*bound{}, calls: map[string]int{}, kept: map[int]*bound{}}
 }
 
 // Asked is a device that is asked what it has, and does not compute.
@@ -67,6 +68,7 @@ func (d *Device) Free(m device.Mem) {
 	if m.Absent() {
 		return
 	}
+	d.touch(m, true)
 	from := d.at(m)
 	for at := range d.kept {
 		if from <= at && at < from+m.Bytes() {
@@ -80,12 +82,14 @@ func (d *Device) Free(m device.Mem) {
 
 // Upload implements device.Device.
 func (d *Device) Upload(dst device.Mem, src []byte) {
+	d.touch(dst, true)
 	d.flush()
 	d.on.Upload(dst, src)
 }
 
 // Download implements device.Device.
 func (d *Device) Download(dst []byte, src device.Mem) {
+	d.touch(src, false)
 	d.flush()
 	d.on.Download(dst, src)
 }
@@ -130,6 +134,7 @@ func (d *Device) Do(op device.Op) {
 		device.Check(op)
 		d.backward(o)
 	default:
+		d.touchAll(op)
 		d.flush()
 		d.on.Do(op)
 	}
@@ -147,7 +152,9 @@ func (d *Device) flush() {
 		}
 		if err := d.process.train(request); err != nil {
 			d.fail(err)
-			clear(d.sets) // a bind may not have been reached
+			for _, b := range d.all {
+				b.told, b.pending = false, d.process.copies // a bind or a gather may not have been reached
+			}
 			clear(d.calls)
 		}
 	}
@@ -167,19 +174,20 @@ func (d *Device) forward(o *device.ModulesForward) {
 		seeds[i] = o.Seed(o.First + i)
 	}
 	if keep >= 0 {
-		d.kept[keep] = true
+		d.kept[keep] = set
 	}
-	begins := o.By.Begins || !o.Training
-	d.says(1, set, keep, truth(o.Training), truth(o.Counts), d.at(o.UserLoss))
+	begins, changed := o.By.Begins || !o.Training, set.changed && d.process.copies
+	set.changed = false
+	d.says(1, set.bind.Set, keep, truth(o.Training), truth(o.Counts), d.at(o.UserLoss))
 	d.lie(o.In, o.Out, o.Targets)
 	call, again := d.call()
 	if again {
-		d.queue = append(d.queue, againRequest{"again", call, seeds, begins})
+		d.queue = append(d.queue, againRequest{"again", call, seeds, begins, changed})
 		return
 	}
 	r := forwardRequest{
-		Request: "forward", Set: set, First: o.First, Seeds: seeds, Inputs: d.tensors(o.In, o.Inputs), Keep: d.place(o.Keep),
-		Train: o.Training, Begins: begins, Count: o.Counts, Call: call,
+		Request: "forward", Set: set.bind.Set, First: o.First, Seeds: seeds, Inputs: d.tensors(o.In, o.Inputs), Keep: d.place(o.Keep),
+		Train: o.Training, Begins: begins, Changed: changed, Count: o.Counts, Call: call,
 	}
 	if o.Loss {
 		r.Loss = &lossOf{d.tensors(o.Targets, o.Modules.Targets), d.at(o.UserLoss)}
@@ -191,6 +199,9 @@ func (d *Device) forward(o *device.ModulesForward) {
 
 func (d *Device) backward(o *device.ModulesBackward) {
 	keep := d.at(o.Keep)
+	if set := d.kept[keep]; set != nil {
+		set.pending = d.process.copies
+	}
 	delete(d.kept, keep)
 	d.says(2, keep, int(math.Float32bits(o.Weight)))
 	d.lie(o.DOut, o.DIn)
@@ -241,26 +252,6 @@ func truth(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-// set is the number of the parameters that lie here, which the process is told when they are new to it.
-func (d *Device) set(o *device.ModulesForward) int {
-	d.says(o.First, len(o.Streams)) // several may begin with the same
-	d.lie(o.Params, o.Grads, o.Sums)
-	if set, ok := d.sets[string(d.key)]; ok {
-		return set
-	}
-	r := bindRequest{Request: "bind", Set: len(d.sets), First: o.First, Last: o.First + len(o.Streams), Parameters: make([][2]*int, len(o.Params))}
-	for i := range o.Params {
-		second := o.Grads[i]
-		if second.Absent() {
-			second = o.Sums[i]
-		}
-		r.Parameters[i] = [2]*int{d.place(o.Params[i]), d.place(second)}
-	}
-	d.queue = append(d.queue, r)
-	d.sets[string(d.key)] = r.Set
-	return r.Set
 }
 
 // at is where a tensor lies; -1: it is absent.

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	builtSeed = `{"framework":"torch 1","modules":[{"name":"0","type":"Linear","parameters":[{"name":"0.w","shape":[2,2],"tied_to":"","trained":true}],"buffers":[{"name":"0.n","shape":[]}]},` +
+	builtSeed = `{"framework":"torch 1","copies":true,"modules":[{"name":"0","type":"Linear","parameters":[{"name":"0.w","shape":[2,2],"tied_to":"","trained":true}],"buffers":[{"name":"0.n","shape":[]}]},` +
 		`{"name":"1","type":"Linear","parameters":[{"name":"1.w","shape":[2,2],"tied_to":"0.w","trained":true}],"buffers":[]}]}`
 	probedSeed = `{"modules":[{"inputs":[{"shape":[4,2],"type":"f32"}],"outputs":[{"shape":[4,2],"type":"f32"},{"shape":[4],"type":"i32"}],"differentiable":[true,false],"saved_bytes":32,"forward_seconds":0.1,"backward_seconds":0.2},` +
 		`{"inputs":[{"shape":[4,2],"type":"f32"},{"shape":[4],"type":"i32"}],"outputs":[{"shape":[4,3],"type":"f32"}],"differentiable":[true],"saved_bytes":0,"forward_seconds":0.1,"backward_seconds":0}]}`
@@ -18,7 +18,7 @@ var (
 // FuzzAnswers decodes texts as each of the answers. What is taken for an error is bounded.
 func FuzzAnswers(f *testing.F) {
 	for _, text := range []string{
-		builtSeed, probedSeed, `{"version":3,"python":"3.11"}`, `{}`, `null`, `{"error":null}`, `{"error":{}}`, ` {"error":{"type":"E","message":"m","file":"f","line":-1,"traceback":["a"]}}`, `{} x`,
+		builtSeed, probedSeed, `{"version":4,"python":"3.11"}`, `{}`, `null`, `{"error":null}`, `{"error":{}}`, ` {"error":{"type":"E","message":"m","file":"f","line":-1,"traceback":["a"]}}`, `{} x`,
 	} {
 		f.Add([]byte(text))
 	}

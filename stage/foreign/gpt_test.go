@@ -29,16 +29,20 @@ func TestAGPTHasTheBitsOfPlainPyTorch(t *testing.T) {
 	}}
 	data := textsOf(length, vocabulary, *gptSteps, micros*samples)
 	want := plain(t, plainTorch, plainRequest{program.Path, program.Function, program.Args, seed, "Rounded", map[string]any{"lr": rate}, micros, samples, data, true, nil, "", nil})[0]
-	python := newInterpreter(t, nil)
-	for _, stages := range []int{1, 2, 4} {
-		t.Run(fmt.Sprintf("%d stages", stages), func(t *testing.T) {
+	pythons := map[string]*interpreter{"": newInterpreter(t, nil), "cpu": newInterpreterOn(t, "cpu", nil)}
+	for _, c := range []struct {
+		stages int
+		on     string
+	}{{1, ""}, {2, ""}, {4, ""}, {2, "cpu"}} {
+		t.Run(fmt.Sprintf("%d stages on %q", c.stages, c.on), func(t *testing.T) {
+			python := pythons[c.on]
 			d, built, modules := python.open(t, program, foreign.ProbeInput{Shape: []int{samples, length}, Type: "i32", Limit: vocabulary})
 			m, err := (&model.ModulesConfig{Task: model.Language, Sequence: length, Vocabulary: vocabulary, UserLoss: true, Modules: modules}).Build()
 			if err != nil {
 				t.Fatal(err)
 			}
 			p := stagetest.NewPipeline(t, stagetest.PipelineConfig{
-				Device: d, Model: m, Stages: stages, Samples: samples, Micros: micros, Seed: seed, Optimizer: stage.Optimizer{Name: "sgd"},
+				Device: d, Model: m, Stages: c.stages, Samples: samples, Micros: micros, Seed: seed, Optimizer: stage.Optimizer{Name: "sgd"},
 			})
 			if worst := python.trainOn(t, p, built, data, want.Losses, rate); worst > 1e-6 {
 				t.Errorf("a loss is %.2g of it away from that of the plain program", worst)

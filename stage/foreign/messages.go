@@ -1,7 +1,7 @@
 package foreign
 
 // Version is that of the protocol.
-const Version = 3
+const Version = 4
 
 // What this process asks for, and the answers. Places are offsets in the arena, in bytes.
 type (
@@ -9,6 +9,7 @@ type (
 		Request string `json:"request"`
 		Version int    `json:"version"`
 		Threads int    `json:"threads"`
+		Device  string `json:"device"`
 	}
 	helloAnswer struct {
 		Version int    `json:"version"`
@@ -60,6 +61,7 @@ type (
 		Keep    *int     `json:"keep,omitempty"`
 		Train   bool     `json:"train"`
 		Begins  bool     `json:"begins"`
+		Changed bool     `json:"changed,omitempty"` // parameters of the set
 		Count   bool     `json:"count"`
 		Call    int      `json:"call"`
 	}
@@ -87,6 +89,12 @@ type (
 		Call    int      `json:"call"`
 		Seeds   []uint64 `json:"seeds,omitempty"`
 		Begins  bool     `json:"begins"`
+		Changed bool     `json:"changed,omitempty"`
+	}
+	// gatherRequest asks for the gradients of a set that the process has apart.
+	gatherRequest struct {
+		Request string `json:"request"`
+		Set     int    `json:"set"`
 	}
 	// lossOf asks for the loss of the user's function, a number that goes to At.
 	lossOf struct {
@@ -135,6 +143,7 @@ type Built struct {
 	Framework string        `json:"framework"` // "torch 1.13.1"
 	Modules   []BuiltModule `json:"modules"`
 	Samples   BuiltSamples  `json:"samples"`
+	Copies    bool          `json:"copies"` // the process computes with copies of parameters, and has gradients of its own
 }
 
 // BuiltSamples is how many samples there are to train on, and to evaluate on.

@@ -23,11 +23,14 @@ import (
 
 // Config says what interpreter to start, and how.
 type Config struct {
-	Interpreter string   // the program: "/usr/bin/python3"
-	Threads     int      // that it computes with; 0 means 1
-	Cores       []int    // processors that it may use; none: those of this process
-	Dir         string   // where it works; "": where this process does
-	Env         []string // as in exec.Cmd
+	Interpreter string // the program: "/usr/bin/python3"
+	Threads     int    // that it computes with; 0 means 1
+	Cores       []int  // processors that it may use; none: those of this process
+	// Device is what the modules compute on: "", where tensors lie in the arena; "cuda", the first GPU that the interpreter sees; or "cpu", on the processor
+	// with copies as for a GPU, which is for tests.
+	Device string
+	Dir    string   // where it works; "": where this process does
+	Env    []string // as in exec.Cmd
 	// As has it run as another user; nil: as this process's.
 	As *syscall.Credential
 	// Stub is the program that the interpreter runs; nil: the one for Python, which is an archive of several files.
@@ -73,6 +76,7 @@ type Process struct {
 	python  string
 	program string        // the path of what was to be built last
 	modules []BuiltModule // what the last build gave
+	copies  bool          // see Built
 	failure error         // what ended the process: every later request returns it
 
 	mu     sync.Mutex
@@ -92,7 +96,7 @@ func Start(ctx context.Context, c Config) (p *Process, err error) {
 		return nil, errors.Join(err, p.Close())
 	}
 	var hello helloAnswer
-	if err := p.call("hello", helloRequest{"hello", Version, p.config.Threads}, &hello, p.config.StartTimeout); err != nil {
+	if err := p.call("hello", helloRequest{"hello", Version, p.config.Threads, p.config.Device}, &hello, p.config.StartTimeout); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", c.Interpreter, err), p.Close())
 	}
 	p.python = hello.Python
@@ -275,7 +279,7 @@ func (p *Process) Build(program Program, seed uint64) (b Built, err error) {
 	if err != nil {
 		return Built{}, p.broke("build", err)
 	}
-	p.modules = b.Modules
+	p.modules, p.copies = b.Modules, b.Copies
 	return b, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/avgpipe/avgpipe/stage"
@@ -73,7 +74,13 @@ type interpreter struct {
 // newInterpreter starts an interpreter, which is closed with the test. Nil: the test's log is told what it writes.
 func newInterpreter(t *testing.T, log func(stream, line string)) *interpreter {
 	t.Helper()
-	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Log: log})
+	return newInterpreterOn(t, "", log)
+}
+
+// newInterpreterOn starts one whose modules compute on a device, as foreign.Config has it.
+func newInterpreterOn(t *testing.T, modulesOn string, log func(stream, line string)) *interpreter {
+	t.Helper()
+	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Device: modulesOn, Log: log})
 	on, _, err := pick.Open("cpu", pick.Config{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +142,8 @@ type twice struct {
 	exact     bool                     // parameters and running statistics have the same bits
 }
 
-// trainTwice trains models, by a plain program and here, in one interpreter for each side.
+// trainTwice trains models, by a plain program and here, in one interpreter for each side; and here again with copies of what the arena has, as on a GPU, which
+// has the same bits.
 func trainTwice(t *testing.T, script string, all []twice) {
 	t.Helper()
 	const rate = 0.1
@@ -145,45 +153,59 @@ func trainTwice(t *testing.T, script string, all []twice) {
 			c.program.Path, c.program.Function, c.program.Args, seed, cmp.Or(c.optimizer, "Rounded"), map[string]any{"lr": rate}, micros, samples, c.of.data, false, c.program.Cut, c.program.Loss, c.program.Samples,
 		})
 	}
-	wants, python := plain(t, script, requests...), newInterpreter(t, nil)
+	wants, python, copies := plain(t, script, requests...), newInterpreter(t, nil), newInterpreterOn(t, "cpu", nil)
 	for at, c := range all {
 		t.Run(c.name, func(t *testing.T) {
-			want := wants[at]
-			d, built, modules := python.open(t, c.program, c.of.input)
-			config, pipeline := c.of.config, c.pipeline
-			config.Modules = modules
-			m, err := config.Build()
-			if err != nil {
-				t.Fatal(err)
-			}
-			pipeline.Device, pipeline.Model, pipeline.Samples, pipeline.Micros, pipeline.Seed, pipeline.Optimizer = d, m, samples, micros, seed, stage.Optimizer{Name: "sgd"}
-			p := stagetest.NewPipeline(t, pipeline)
-			worst := python.trainOn(t, p, built, c.of.data, want.Losses, rate)
-			away, others, found := 0.0, 0, p.Parameters()
-			for _, module := range built.Modules {
-				for _, p := range module.Parameters {
-					if !p.Trained { // it is not among those that training changes
-						delete(want.Values, p.Name)
-					}
+			found := c.train(t, python, wants[at], rate)
+			for name, values := range c.train(t, copies, wants[at], rate) {
+				if !slices.Equal(values, found[name]) {
+					t.Errorf("%s has other bits with copies", name)
 				}
-			}
-			for name, values := range want.Values {
-				if len(found[name]) != len(values) {
-					t.Fatalf("%s has %d values, expected %d", name, len(found[name]), len(values))
-				}
-				for i, x := range found[name] {
-					if float64(x) != values[i] {
-						others++
-						away = max(away, math.Abs(float64(x)-values[i]))
-					}
-				}
-			}
-			t.Logf("losses from %.4f to %.4f, largest difference %.2g; %d parameters differ, by %.2g at most", want.Losses[0], want.Losses[*steps-1], worst, others, away)
-			if worst > 1e-6 || away > 1e-5 || c.exact && others > 0 {
-				t.Error("it did not train as the plain program")
 			}
 		})
 	}
+}
+
+// train trains a model as a plain program did, and returns what became of its parameters.
+func (c *twice) train(t *testing.T, python *interpreter, want plainAnswer, rate float32) map[string][]float32 {
+	t.Helper()
+	d, built, modules := python.open(t, c.program, c.of.input)
+	config, pipeline := c.of.config, c.pipeline
+	config.Modules = modules
+	m, err := config.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipeline.Device, pipeline.Model, pipeline.Samples, pipeline.Micros, pipeline.Seed, pipeline.Optimizer = d, m, samples, micros, seed, stage.Optimizer{Name: "sgd"}
+	p := stagetest.NewPipeline(t, pipeline)
+	worst := python.trainOn(t, p, built, c.of.data, want.Losses, rate)
+	away, others, found := 0.0, 0, p.Parameters()
+	for _, module := range built.Modules {
+		for _, p := range module.Parameters {
+			if !p.Trained { // it is not among those that training changes
+				delete(want.Values, p.Name)
+			}
+		}
+	}
+	for name, values := range want.Values {
+		if len(found[name]) != len(values) {
+			t.Fatalf("%s has %d values, expected %d", name, len(found[name]), len(values))
+		}
+		for i, x := range found[name] {
+			if float64(x) != values[i] {
+				others++
+				away = max(away, math.Abs(float64(x)-values[i]))
+			}
+		}
+	}
+	t.Logf("losses from %.4f to %.4f, largest difference %.2g; %d parameters differ, by %.2g at most", want.Losses[0], want.Losses[*steps-1], worst, others, away)
+	if worst > 1e-6 || away > 1e-5 || c.exact && others > 0 {
+		t.Error("it did not train as the plain program")
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	return found
 }
 
 // TestTrainsAsPlainPyTorch trains a model with dropout, batch norm and writes in place by stages, and as a plain program does. With the user's loss its

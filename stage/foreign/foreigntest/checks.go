@@ -146,13 +146,14 @@ func checkGradients(t *testing.T, b *bench) {
 			found := b.values(s.grads[number])
 			expected := make([]float32, len(found))
 			for i := range expected {
-				p := &s.params[number].F32()[i]
-				was := *p
-				*p = was + 0.5
-				above := loss()
-				*p = was - 0.5
-				expected[i] = float32((above - loss()) * float64(times))
-				*p = was
+				p := s.params[number].Slice(i, 1)
+				was := p.F32()[0]
+				lossAt := func(x float32) float64 {
+					b.device.Upload(p, device.FloatBytes([]float32{x}))
+					return loss()
+				}
+				expected[i] = float32((lossAt(was+0.5) - lossAt(was-0.5)) * float64(times))
+				b.device.Upload(p, device.FloatBytes([]float32{was}))
 			}
 			b.near(fmt.Sprintf("the gradient of parameter %d after %d backwards", number, times), found, expected)
 		}

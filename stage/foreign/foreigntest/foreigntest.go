@@ -122,10 +122,12 @@ func (b *bench) numbers(n int) []float32 {
 // values are those of a tensor, after all that was asked for.
 func (b *bench) values(m device.Mem) []float32 {
 	b.Helper()
+	all := make([]float32, m.Len())
+	b.device.Download(device.FloatBytes(all), m)
 	if err := b.device.Synchronize(); err != nil {
 		b.Fatal(err)
 	}
-	return slices.Clone(m.F32())
+	return all
 }
 
 // set is where the parameters of consecutive modules lie, as ModulesForward has them.

@@ -17,8 +17,15 @@ func config(t *testing.T, stub []byte) foreign.Config {
 	return foreign.Config{Interpreter: stagetest.Python(t), Stub: stub, Log: func(stream, line string) { t.Log(stream, line) }}
 }
 
+// TestPyTorch also runs with copies, as on a GPU.
 func TestPyTorch(t *testing.T) {
-	foreigntest.Run(t, foreigntest.Stub{Config: config(t, nil), Program: foreign.Program{Path: "testdata/torch_modules.py", Function: "build", Loss: "loss"}})
+	for _, on := range []string{"", "cpu"} {
+		t.Run("on "+on, func(t *testing.T) {
+			c := config(t, nil)
+			c.Device = on
+			foreigntest.Run(t, foreigntest.Stub{Config: c, Program: foreign.Program{Path: "testdata/torch_modules.py", Function: "build", Loss: "loss"}})
+		})
+	}
 }
 
 // TestPlain has the checks themselves checked: by a stub that was written after the document alone.

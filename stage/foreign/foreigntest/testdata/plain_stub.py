@@ -63,7 +63,7 @@ class Stub:
         self.write(at, [a + b for a, b in zip(self.read(at, len(values)), values)])
 
     def hello(self, q):
-        return {"version": 3, "python": "plain " + sys.version.split()[0]}
+        return {"version": 4, "python": "plain " + sys.version.split()[0]}
 
     def build(self, q):
         found = importlib.util.spec_from_file_location("program", q["path"])

@@ -12,12 +12,19 @@ class Tensor:
         self.same = same  # what two that are tied have in common; None: nothing
 
 
+class Copy:
+    """A tensor that lies in the arena, and the framework's own: of a parameter a copy, of a gradient what backwards added since it was gathered. All sets that
+    have it at one place share it."""
+
+    def __init__(self, value):
+        self.value, self.own = value, None  # own: None until it is wanted
+
+
 class Place:
-    """Where a tensor of a set lies, and the framework's own copy of what lay there."""
+    """Where a tensor of a set lies."""
 
     def __init__(self, tensor, value, second):
-        self.tensor, self.value, self.second = tensor, value, second  # second: of a gradient or a total, or None
-        self.copy = self.own = None
+        self.tensor, self.value, self.second = tensor, value, second  # of a parameter each is a Copy, of a running statistic memory; second may be None
 
 
 class Run:

@@ -5,7 +5,7 @@ import math
 import os
 import traceback
 
-from .copies import TYPES, Place, Run
+from .copies import TYPES, Copy, Place, Run
 from .copying_dry_run import DryRun
 from .framework import Framework
 from .program import Refused, message
@@ -14,12 +14,14 @@ from .program import Refused, message
 class Copying(Framework):
     """Modules that compute with copies of what lies in the arena.
 
-    A forward copies the parameters that have changed since the one before, and its inputs. A backward adds a copy of gradients to the arena. A framework has
+    A forward copies its inputs, and the parameters where they have changed. Gradients stay with the framework until they are gathered. A framework has
 
         describe      what build returned, as modules with their tensors
         own, numpy    a tensor of the framework of an array that nobody else has, and back
         compute       a forward, with a function for its backward
     """
+
+    copies = True
 
     def __init__(self, *of):
         import numpy
@@ -27,7 +29,7 @@ class Copying(Framework):
         super().__init__(*of)
         self.numpy = numpy
         self.tensors = []  # of each module, its parameters and then its running statistics
-        self.sets = {}
+        self.sets, self.places = {}, {}
 
     def describe(self, built, inputs):
         """Sets units and tensors. Inputs are examples of the first module's, as arrays."""
@@ -123,16 +125,31 @@ class Copying(Framework):
         for tensors in self.tensors[request["first"]:request["last"]]:
             bound.append([])
             for t, (at, second) in zip(tensors, places):
-                shape = t.value.shape
-                bound[-1].append(Place(t, self.view(at, shape, "f32"), None if second is None else self.view(second, shape, "f32")))
+                made = self.memory if t.statistic else self.copied
+                bound[-1].append(Place(t, made(at, t), None if second is None else made(second, t)))
         self.sets[request["set"]] = bound
 
-    def current(self, place):
-        """The framework's tensor of what lies at a place now. It is copied where that has changed, so forwards in flight share it until then."""
-        if place.copy is None or not self.numpy.array_equal(place.copy, place.value):
-            place.copy = place.value.copy()
-            place.own = self.own(place.copy)
-        return place.own
+    def memory(self, at, t):
+        return self.view(at, t.value.shape, "f32")
+
+    def copied(self, at, t):
+        key = at, t.value.shape
+        if key not in self.places:
+            self.places[key] = Copy(self.memory(at, t))
+        return self.places[key]
+
+    def current(self, copy):
+        """The framework's tensor of a parameter. Forwards in flight share it until it is made anew."""
+        if copy.own is None:
+            copy.own = self.own(copy.value.copy())
+        return copy.own
+
+    def gather(self, name):
+        for places in self.sets.get(name, ()):
+            for p in places:
+                if not p.tensor.statistic and p.second is not None and p.second.own is not None:
+                    p.second.value += self.array(p.second.own)
+                    p.second.own = None
 
     # Work.
 
@@ -143,8 +160,13 @@ class Copying(Framework):
         if bound is None:
             raise Refused(f"no parameters are bound as {request['set']!r}; expected a set of a bind before")
         run = Run(request["first"], request["seeds"], request["train"], keep is not None)
-        for places in bound:
-            run.parameters.append([self.current(p) for p in places if not p.tensor.statistic])
+        parameters = [[p.value for p in places if not p.tensor.statistic] for places in bound]
+        if request.get("changed"):
+            for of in parameters:
+                for copy in of:
+                    copy.own = None
+        for places, of in zip(bound, parameters):
+            run.parameters.append([self.current(copy) for copy in of])
             run.trained.append([p.second is not None for p in places if not p.tensor.statistic])
             run.statistics.append([self.own((p.value if request["begins"] or p.second is None else p.second).copy()) for p in places if p.tensor.statistic])
         run.inputs = [self.own(self.place(t).copy()) for t in request["inputs"]]
@@ -192,7 +214,7 @@ class Copying(Framework):
         for places, of in zip(bound, gradients):
             for p, gradient in zip([p for p in places if not p.tensor.statistic], of):
                 if gradient is not None:
-                    p.second += self.array(gradient)
+                    p.second.own = gradient if p.second.own is None else p.second.own + gradient
         for t, dx, x in zip(request["dinputs"], dinputs, forward["inputs"]):
             if t is not None:
                 self.place(t, x["shape"])[...] = 0 if dx is None else self.array(dx)

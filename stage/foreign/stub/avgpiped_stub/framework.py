@@ -12,6 +12,7 @@ class Framework:
 
     package = ""  # what a program imports to use it; it may not have this name itself
     returns = ""  # what build may return, as errors say it
+    copies = False  # it computes with copies of parameters, which forwards make anew where they are told so, and has gradients until they are gathered
 
     def __init__(self, arena, threads, program, function, seed):
         self.arena, self.threads, self.program, self.build_seed = arena, threads, program, seed
@@ -64,6 +65,12 @@ class Framework:
     def backward(self, request):
         """Runs the backward of a forward that was kept: adds to gradients of parameters and writes those of inputs."""
         raise NotImplementedError
+
+    def gather(self, name):
+        """Adds the gradients of a set that are here alone to where they are to be, and sets them to zero. Only those that compute with copies have any."""
+
+    def finish(self):
+        """Waits until all that was asked for is done, where a device has a queue: times are those of what was asked for, and so are errors."""
 
     def drop(self, keep):
         """Forgets what a backward would have needed."""

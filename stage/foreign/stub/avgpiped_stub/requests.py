@@ -8,22 +8,30 @@ from .jax_modules import Jax
 from .program import Program, Refused, report
 from .samples import Samples
 from .tensorflow_modules import TensorFlow
+from .torch_copies import TorchCopies, TorchGPU
 from .torch_passes import Torch
 
-VERSION = 3
+VERSION = 4
 FRAMEWORKS = [Torch, Jax, TensorFlow]
+DEVICES = {  # that `hello` may name: the classes that compute there
+    "": {framework: framework for framework in FRAMEWORKS},
+    "cpu": {Torch: TorchCopies, Jax: Jax, TensorFlow: TensorFlow},
+    "cuda": {Torch: TorchGPU},
+}
 
 
 class Stub:
     """Answers the requests of a worker."""
 
     def __init__(self, arena):
-        self.arena, self.framework, self.threads, self.program, self.calls = arena, None, 1, None, {}
+        self.arena, self.framework, self.threads, self.device, self.program, self.calls = arena, None, 1, "", None, {}
 
     def hello(self, request):
         if request["version"] != VERSION:
             raise Refused(f"version {request['version']} of the protocol; this program has {VERSION}")
-        self.threads = request["threads"]
+        self.threads, self.device = request["threads"], request.get("device", "")
+        if self.device not in DEVICES:
+            raise Refused(f"device {self.device!r}; expected one of {', '.join(map(repr, DEVICES))}")
         for framework in FRAMEWORKS:
             os.environ.update(framework.environment(self.threads))
         return {"version": VERSION, "python": sys.version.split()[0]}
@@ -39,11 +47,14 @@ class Stub:
         samples = self.samples(request)
         for framework in FRAMEWORKS:
             if framework.made(built):
-                made = framework(self.arena, self.threads, self.program, loss, request["seed"])
+                computes = DEVICES[self.device].get(framework)
+                if computes is None:
+                    raise Refused(f"modules of {framework.package} compute on cores alone; expected modules of PyTorch with devices.kind: gpu, or devices.kind: cpu", self.program.at())
+                made = computes(self.arena, self.threads, self.program, loss, request["seed"])
                 made.read(samples)
                 modules = made.build(built, request.get("cut") or [], request.get("inputs") or [])
                 self.framework = made
-                return {"framework": made.name, "modules": modules, **({} if samples is None else {"samples": samples.describe()})}
+                return {"framework": made.name, "modules": modules, "copies": made.copies, **({} if samples is None else {"samples": samples.describe()})}
         kind = ("empty " if isinstance(built, (list, tuple)) and not built else "") + type(built).__name__
         expected = "; or ".join(framework.returns for framework in FRAMEWORKS)
         raise Refused(f"{function} returned: {kind}; expected {expected}", self.program.at())
@@ -85,8 +96,11 @@ class Stub:
         if call["request"] == "backward":
             self.framework.backward(call)
             return
-        call["seeds"], call["begins"] = request["seeds"], request["begins"]
+        call["seeds"], call["begins"], call["changed"] = request["seeds"], request["begins"], request.get("changed", False)
         self.framework.forward(call)
+
+    def gather(self, request):
+        self.framework.gather(request["set"])
 
     def drop(self, request):
         self.framework.drop(request["keep"])
@@ -97,7 +111,7 @@ class Stub:
                 raise Refused(f"request {one['request']!r} in a batch; expected one of {', '.join(self.PASSES)}")
             getattr(self, one["request"])(one)
 
-    PASSES = ("bind", "forward", "backward", "again", "drop")
+    PASSES = ("bind", "forward", "backward", "again", "gather", "drop")
     REQUESTS = ("hello", "build", "probe", "write", "batch") + PASSES
 
     def answer(self, request):
@@ -108,6 +122,9 @@ class Stub:
                 raise Refused(f"request {name!r}; expected one of {', '.join(self.REQUESTS)}")
             if self.framework is None and name not in ("hello", "build"):
                 raise Refused(f"request {name!r} before a build that succeeded")
-            return encode(getattr(self, name)(request) or {})
+            answer = getattr(self, name)(request) or {}
+            if self.framework is not None:
+                self.framework.finish()
+            return encode(answer)
         except BaseException as error:  # whatever the user's program raises is the worker's to report, sys.exit too
             return encode({"error": report(error, self.program)})

@@ -8,7 +8,7 @@ from .torch_cut import Cutter
 
 
 class Modules(Framework):
-    """Modules of PyTorch, 1.13 or newer, that compute on the processor: what there is of them after build."""
+    """Modules of PyTorch, 1.13 or newer: what there is of them after build."""
 
     package, returns = "torch", "a module of PyTorch or a list of them"
 
@@ -18,6 +18,7 @@ class Modules(Framework):
         super().__init__(*of)
         self.torch, self.name = torch, f"torch {torch.__version__}"
         torch.set_num_threads(self.threads)
+        self.device, self.generators = torch.device("cpu"), [torch.default_generator]  # what the modules compute on, and what their random numbers come from
         self.types = {"f32": torch.float32, "i32": torch.int32}
         self.names = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32"}
         self.whole = None  # the one module that build returned, of which the units are parts
@@ -165,7 +166,8 @@ class Modules(Framework):
         return [x.clone() for x in inputs]
 
     def seed(self, seed):
-        self.torch.default_generator.manual_seed(seed)
+        for generator in self.generators:
+            generator.manual_seed(seed)
 
     def stack(self, samples):
         return self.torch.utils.data.default_collate(samples)

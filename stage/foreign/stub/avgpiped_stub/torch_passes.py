@@ -88,7 +88,7 @@ class Torch(Modules):
         self.drop(keep)
         with self.torch.set_grad_enabled(keep is not None):
             if self.samples is not None and request["first"] == 0:
-                leaves, given = [None], self.samples.inputs(self.place(request["inputs"][0]).tolist())
+                leaves, given = [None], self.bring(self.samples.inputs(self.place(request["inputs"][0]).tolist()))
             else:
                 leaves, given = self.arguments(request["inputs"], keep is not None)
             outputs = self.run(request, bound, given)
@@ -103,12 +103,17 @@ class Torch(Modules):
         """What the modules get: copies, so that they may write to them while the inputs may change; and those whose gradient may be wanted."""
         leaves, given = [], []
         for t in inputs:
-            x, leaf = self.place(t), None
+            x, leaf = self.bring(self.place(t)), None
             if backward and t["gradient"]:
                 x = leaf = x.detach().requires_grad_()
             leaves.append(leaf)
             given.append(x.long() if t["type"] == "i32" else x.clone())
         return leaves, given
+
+    @staticmethod
+    def bring(x):
+        """What is in the host's memory, where the modules compute."""
+        return x
 
     def place(self, t, shape=None):
         """The tensor that a part of a request names, which is made once, however often the request is repeated."""
@@ -118,10 +123,10 @@ class Torch(Modules):
         return view
 
     def run(self, request, bound, inputs):
-        train, tensor, seed_next = request["train"], self.torch.Tensor, self.torch.default_generator.manual_seed
+        train, tensor, seed_next = request["train"], self.torch.Tensor, self.generators[0].manual_seed if len(self.generators) == 1 else self.seed
         for module, own, value, total in bound["buffers"]:
             now = value if request["begins"] or total is None else total
-            module._buffers[own] = now.to(module._buffers[own].dtype, copy=True)  # a graph in flight may have the one before
+            module._buffers[own] = now.to(self.device, module._buffers[own].dtype, copy=True)  # a graph in flight may have the one before
         number = request["first"]
         for number, seed in enumerate(request["seeds"], number):
             self.train(number, train)
@@ -168,8 +173,8 @@ class Torch(Modules):
     def dense(self, outputs, number):
         """Refuses outputs that cannot be copied to the arena as they are."""
         for i, y in enumerate(outputs):
-            if y.layout != self.torch.strided or y.device.type != "cpu":
-                self.refuse_module(number, f"output {i} of module {self.called(number)} is on {y.device} and of layout {y.layout}; expected a dense tensor of the processor")
+            if y.layout != self.torch.strided or y.device.type != self.device.type:
+                self.refuse_module(number, f"output {i} of module {self.called(number)} is on {y.device} and of layout {y.layout}; expected a dense tensor on {self.device.type}")
 
     def kind(self, unit):
         return f"part of {type(self.whole).__name__}" if self.whole not in (None, unit) else type(unit).__name__
@@ -195,10 +200,10 @@ class Torch(Modules):
         for number in range(forward["first"], forward["first"] + len(forward["seeds"])):
             self.train(number, forward["train"])  # a checkpoint within it runs forward again
         if forward.get("loss") is not None:
-            roots, given = outputs, [self.torch.tensor(request["weight"])]
+            roots, given = outputs, [self.torch.tensor(request["weight"], device=self.device)]
         else:
             flowing = [(y, t) for y, t in zip(outputs, request["doutputs"]) if t is not None and y.requires_grad]
-            roots, given = [y for y, _ in flowing], [self.place(t, list(y.shape)) for y, t in flowing]
+            roots, given = [y for y, _ in flowing], [self.bring(self.place(t, list(y.shape))) for y, t in flowing]
         if roots and roots[0].requires_grad:
             self.torch.autograd.backward(roots, given)
         for leaf, t, of in zip(leaves, request["dinputs"], forward["inputs"]):
@@ -222,9 +227,9 @@ class Torch(Modules):
         targets = [self.place(t) for t in wanted["targets"]]
         if self.samples is not None:
             counting = [number for number in targets[0].tolist() if number >= 0]
-            loss = self.loss_of([y[:len(counting)] for y in outputs], self.samples.targets(counting))
+            loss = self.loss_of([y[:len(counting)] for y in outputs], self.bring(self.samples.targets(counting)))
         else:
-            targets = [x.long() if x.dtype == self.torch.int32 else x.clone() for x in targets]
+            targets = [x.long() if x.dtype == self.torch.int32 else x.clone() for x in map(self.bring, targets)]
             loss = self.loss_of(outputs, targets[0] if len(targets) == 1 else tuple(targets))
         self.arena.check(wanted["at"], 4)
         NUMBER.pack_into(self.arena.memory, wanted["at"], loss.item())
