@@ -13,7 +13,7 @@ class TorchCopies(Torch):
     """Modules of PyTorch that compute with copies of what lies in the arena: on a GPU, or, which is for tests, on the processor.
 
     All sets that have a parameter at one place share its copy, and so they do its gradient, which stays on the device until it is gathered. What build made
-    stays in the host's memory, but for buffers.
+    stays in the host's memory, but for buffers. Build and the dry run are on the processor in any case.
     """
 
     copies = True
@@ -22,10 +22,10 @@ class TorchCopies(Torch):
         super().__init__(*of)
         self.no_memory = self.torch.cuda.OutOfMemoryError
         self.places, self.binding = {}, None
-        self.computing = 0  # the module that runs
+        self.started, self.computing = False, 0  # computing: the module that runs
 
-    def build(self, built, cut, inputs):
-        out = super().build(built, cut, inputs)
+    def start(self):
+        """Goes to the device, before the first set is bound: what was built and tried until then was on the processor, where nobody else computes."""
         moved, units = {}, [unit for _, unit in self.units] + ([] if self.whole is None else [self.whole])
         for module in (m for unit in units for m in unit.modules()):
             for own, b in module._buffers.items():
@@ -34,19 +34,7 @@ class TorchCopies(Torch):
                     moved.update({id(x): pair for x in pair})
                 if b is not None:
                     module._buffers[own] = moved[id(b)][1]  # what several modules have stays one
-        self.buffers = {full: (module, own, moved[id(b)][1]) for full, (module, own, b) in self.buffers.items()}
-        return out
-
-    def probe(self, request):
-        with self.memory(f"a dry run on {request['inputs'][0]['shape'][0]} samples"):
-            originals = [p for _, _, p in self.parameters.values()]
-            try:
-                for p in originals:
-                    p.data = p.data.to(self.device)
-                return super().probe(request)
-            finally:
-                for p in originals:
-                    p.data = p.data.cpu()
+        self.started = True
 
     # Memory.
 
@@ -64,6 +52,8 @@ class TorchCopies(Torch):
         return x
 
     def bind(self, request):
+        if not self.started:
+            self.start()
         self.binding = {}, {}
         super().bind(request)
         values, gradients = self.binding
@@ -120,16 +110,18 @@ class TorchGPU(TorchCopies):
 
     def __init__(self, *of):
         super().__init__(*of)
-        torch, found = self.torch, f"{self.name} of {sys.executable}"
-        if torch.version.cuda is None:
+        cuda, found = self.torch.version.cuda, f"{self.name} of {sys.executable}"
+        if cuda is None:
             raise Refused(f"{found} is built without CUDA, so it computes on no GPU; expected a build with CUDA: {OTHERWISE}")
-        try:
-            torch.cuda.init()
-        except Exception as error:
-            raise Refused(f"{found}, which is built with CUDA {torch.version.cuda}, finds no GPU: {message(error)}; expected one, so see to its driver: {OTHERWISE}") from None
-        self.device = torch.device("cuda", 0)
-        self.generators.append(torch.cuda.default_generators[0])
+        if not self.torch.cuda.is_available():
+            raise Refused(f"{found}, which is built with CUDA {cuda}, finds no GPU; expected one, so see to the driver and which CUDA it has: {OTHERWISE}")
+
+    def start(self):
+        self.torch.cuda.init()
+        self.device = self.torch.device("cuda", 0)
+        self.generators.append(self.torch.cuda.default_generators[0])
+        super().start()
 
     def finish(self):
-        self.torch.cuda.synchronize(self.device)
-
+        if self.started:
+            self.torch.cuda.synchronize(self.device)

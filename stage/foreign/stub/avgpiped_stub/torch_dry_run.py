@@ -16,24 +16,21 @@ class DryRun:
         self.of.use(None)
         torch.default_generator.manual_seed(seed)
         begin = perf_counter()
-        x, out = self.examples(request["inputs"]), []
+        x, out = self.of.examples(request["inputs"]), []
         loading = perf_counter() - begin
         for number in range(len(self.of.units)):
             found, x = self.probe_module(number, x, repeat, seed)
             out.append(found)
         if self.of.samples is not None:
             self.probe_samples(request["inputs"], out, loading)
-        Split(self.of, seed).check(*(self.examples(request["inputs"], i) for i in range(2)))
+        Split(self.of, seed).check(*(self.of.examples(request["inputs"], i) for i in range(2)))
         if self.of.function is not None and request.get("targets"):
             self.probe_loss(x, request)
         return out
 
-    def examples(self, inputs, batch=0):
-        return self.of.bring(self.of.examples(inputs, batch))
-
     def probe_samples(self, inputs, out, loading):
         """Refuses samples that depend on more than their numbers. Both ends of the model read them, which took so many seconds."""
-        for a, b in zip(self.examples(inputs), self.examples(inputs)):
+        for a, b in zip(self.of.examples(inputs), self.of.examples(inputs)):
             if not self.of.same(a, b):
                 self.of.samples.refuse("has samples whose inputs differ when they are read again; expected the same of the same number with the same random numbers, of PyTorch, random and numpy.random alone")
         out[0]["inputs"] = [{"shape": inputs[0]["shape"], "type": "i32"}]
@@ -42,7 +39,7 @@ class DryRun:
 
     def probe_loss(self, outputs, request):
         """Has the user's loss of made-up targets, so that an error in it is seen before the training."""
-        targets = self.of.bring(self.targets(outputs, request))
+        targets = self.targets(outputs, request)
         with self.torch.enable_grad():
             leaves = [y.detach().clone().requires_grad_(y.is_floating_point()) for y in outputs]
             loss = self.of.loss_of([y.clone() for y in leaves], targets)
@@ -89,21 +86,17 @@ class DryRun:
         sizes = {}
         with torch.enable_grad():
             leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
-            begin = self.now()
+            begin = perf_counter()
             with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.setdefault(t.data_ptr(), t) is None or t, lambda t: t):
                 outputs = self.of.run(request, bound, [x.clone() for x in leaves])
             self.of.dense(outputs, number)
-            middle = self.now()
+            middle = perf_counter()
             roots = [y for y in outputs if y.requires_grad]
             if roots:
                 self.backward_once(number, roots)
             times[0].append(middle - begin)
-            times[1].append(self.now() - middle)
+            times[1].append(perf_counter() - middle)
         return sizes, outputs
-
-    def now(self):
-        self.of.finish()
-        return perf_counter()
 
     def backward_once(self, number, roots):
         try:

@@ -174,7 +174,7 @@ class Torch(Modules):
         """Refuses outputs that cannot be copied to the arena as they are."""
         for i, y in enumerate(outputs):
             if y.layout != self.torch.strided or y.device.type != self.device.type:
-                self.refuse_module(number, f"output {i} of module {self.called(number)} is on {y.device} and of layout {y.layout}; expected a dense tensor on {self.device.type}")
+                self.refuse_module(number, f"output {i} of module {self.called(number)} is on {y.device} and of layout {y.layout}; expected a dense tensor of the {'processor' if self.device.type == 'cpu' else 'GPU'}")
 
     def kind(self, unit):
         return f"part of {type(self.whole).__name__}" if self.whole not in (None, unit) else type(unit).__name__

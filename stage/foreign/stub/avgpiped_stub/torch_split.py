@@ -49,7 +49,7 @@ class Split:
 
     def weights(self, outputs):
         """A gradient of outputs, of which no two elements are equal."""
-        return [self.torch.cos(self.torch.arange(float(y.numel()), device=y.device)).view(y.shape).to(y.dtype) if y.is_floating_point() else None for y in outputs]
+        return [self.torch.cos(self.torch.arange(float(y.numel()))).view(y.shape).to(y.dtype) if y.is_floating_point() else None for y in outputs]
 
     def parameters(self, number):
         return [(full, p) for full, _, _, p, _, _ in self.bounds[number]["parameters"] if p.requires_grad]
@@ -99,11 +99,11 @@ class Split:
         hooks, kept = [], [(m, dict(m._buffers)) for m in of.whole.modules()]
         for number, (name, _) in enumerate(of.units):
             if number > 0:
-                hooks.append(of.whole.get_submodule(name).register_forward_pre_hook(lambda *_, number=number: of.seed(self.seed + number)))
+                hooks.append(of.whole.get_submodule(name).register_forward_pre_hook(lambda *_, number=number: torch.default_generator.manual_seed(self.seed + number) and None))
         try:
             for module, buffers in kept:
                 module._buffers.update({own: None if b is None else b.clone() for own, b in buffers.items()})
-            of.seed(self.seed)
+            torch.default_generator.manual_seed(self.seed)
             with torch.enable_grad():
                 found = of.whole(*(x.clone() for x in inputs))
                 found = list(found) if isinstance(found, (tuple, list)) else [found]
