@@ -150,6 +150,9 @@ func TestCopiesAreNotSent(t *testing.T) {
 			if len(groups) == 3 && precision == elastic.BFloat16 {
 				continue
 			}
+			if raced && (len(groups) == 3) != (precision == elastic.Int8) { // goroutines and messages are the same by any precision
+				continue
+			}
 			for name, c := range map[string]elastic.Config{
 				"allreduce": {}, "elastic": {}, "pipesgd": {Warmup: 1}, "diloco": {Tau: 2}, "streaming-diloco": {}, "sapipe": {StaleLayers: 1, Prediction: elastic.PredictLocal},
 			} {
