@@ -269,7 +269,7 @@ func TestALossThatFails(t *testing.T) {
 		{"vector", "the loss function gave torch.float32 of shape (4, 2); expected a tensor of torch.float32 with one number, of shape ()"},
 		{"number", "the loss function gave float; expected a tensor"},
 		{"double", "the loss function gave torch.float64 of shape (); expected a tensor of torch.float32"},
-		{"fails", "ValueError: Expected input batch_size (4) to match target batch_size (1)."},
+		{"fails", "ValueError: the loss function: Expected input batch_size (4) to match target batch_size (1)."},
 	} {
 		t.Run(c.function, func(t *testing.T) {
 			d, tensors, shape := python.built(t, "", c.function)
@@ -298,7 +298,7 @@ func TestAForwardThatFails(t *testing.T) {
 		how, text string
 		ends      bool // the interpreter ends
 	}{
-		{"raises", "%s: ArithmeticError: no", false},
+		{"raises", "%s: ArithmeticError: module 0 (Of), which was given torch.float32 of shape (4, 2): no", false},
 		{"shape", "%s: output 0 of module 0 (Of) is torch.float32 of shape (4, 1); expected f32 of shape (4, 2), as in the dry run", false},
 		{"type", "%s: output 0 of module 0 (Of) is torch.float64 of shape (4, 2); expected f32 of shape (4, 2), as in the dry run", false},
 		{"exits", "the interpreter ended while it was asked for passes of modules: exit status 4", true},

@@ -81,10 +81,12 @@ func TestRefusedSamples(t *testing.T) {
 		{"three", "", "three has samples that make a"},
 		{"number", "", "number has samples that make a Tensor; expected a pair, of inputs and targets"},
 		{"text", "", "text has samples whose inputs are of str; expected a tensor, or a tuple of tensors"},
-		{"raises", "", "sample 0 is broken"},
+		{"raises", "", "ValueError: sample 0: sample 0 is broken"},
+		{"ragged", "", "RuntimeError: default_collate, since data.collate names no function: stack expects each tensor to be equal size"},
+		{"good", "takes_nothing", "TypeError: takes_nothing: takes_nothing() takes 0 positional arguments but 1 was given"},
 		{"by_the_clock", "", "by_the_clock has samples whose inputs differ when they are read again"},
 		{"good", "as_one", "good has samples whose inputs are of shape (2,) for 4 of them; expected 4 as their first dimension"},
-		{"wide", "", "mat1 and mat2 shapes cannot be multiplied (4x5 and 2x3)"},
+		{"wide", "", "module 0 (Linear), which was given torch.float32 of shape (4, 5): mat1 and mat2 shapes cannot be multiplied (4x5 and 2x3)"},
 	} {
 		t.Run(c.function+" "+c.collate, func(t *testing.T) {
 			input := []foreign.ProbeInput{{Shape: []int{count}, Type: "i32"}}
@@ -103,7 +105,7 @@ func TestRefusedSamples(t *testing.T) {
 				t.Fatalf("%v; expected that it says %q", err, c.text)
 			}
 			at := c.function
-			if c.collate == "as_one" {
+			if c.collate != "" && c.collate != "absent" {
 				at = c.collate
 			}
 			if line := lineOf(t, file, at); line != 0 && (problem.Line != line || filepath.Base(problem.File) != filepath.Base(file)) {

@@ -173,6 +173,10 @@ def no_gradient(logits, targets):  # at: no_gradient
     return logits.detach().sum()
 
 
+def of_logits(logits):  # at: of_logits
+    return logits.sum()
+
+
 def wrong_shape(logits, targets):
     return nn.functional.cross_entropy(logits, targets.view(-1, 3))  # at: wrong_shape
 
@@ -186,6 +190,27 @@ def forward_raises():
         return x @ x  # at: forward_raises
 
     return one(forward)
+
+
+def library_raises():  # at: library_raises
+    return [nn.Linear(2, 3), nn.Linear(2, 3)]
+
+
+def takes_one_tensor():  # at: takes_one_tensor
+    return nn.Sequential(of(lambda self, x: (x, x)), nn.Linear(2, 3))
+
+
+def backward_raises():
+    class Doubles(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(_, dy):
+            raise ValueError("no gradient today")  # at: backward_raises
+
+    return one(lambda self, x: Doubles.apply(x))
 
 
 def shape_changes():

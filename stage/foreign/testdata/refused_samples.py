@@ -50,6 +50,10 @@ def text():  # at: text
     return Set(8, lambda i: ("a", i % 3))
 
 
+def ragged():  # at: ragged
+    return Set(8, lambda i: (torch.rand(2 + i), i % 3))
+
+
 def raises():
     def sample(i):
         raise ValueError("sample %d is broken" % i)  # at: raises
@@ -59,6 +63,10 @@ def raises():
 
 def by_the_clock():  # at: by_the_clock
     return Set(8, lambda i: (torch.full((2,), time.perf_counter() % 1), i % 3))
+
+
+def takes_nothing():  # at: takes_nothing
+    pass
 
 
 def as_one(samples):  # at: as_one

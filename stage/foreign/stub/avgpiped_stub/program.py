@@ -1,5 +1,6 @@
 """The user's program, and what is said of an error in it."""
 
+import contextlib
 import importlib.util
 import inspect
 import os
@@ -21,6 +22,9 @@ class Refused(Exception):
         self.at = at  # file and line of what was refused
 
 
+CALLED = "_avgpiped_called"  # of an error: what was called that ended with it, and the place that says so
+
+
 class Program:
     """The user's program: which files are his, and where what he wrote stands."""
 
@@ -39,6 +43,19 @@ class Program:
             if code is not None and self.owns(code.co_filename):
                 return code.co_filename, code.co_firstlineno
         return "", 0
+
+    def name(self, error, what, *callables):
+        """Notes what was called that ended with an error, for one that comes from no line of the user's, or from one that runs for many."""
+        if not isinstance(error, Refused) and CALLED not in vars(error):
+            object.__setattr__(error, CALLED, (what, self.at(*callables)))
+
+    @contextlib.contextmanager
+    def calling(self, what, *callables):
+        try:
+            yield
+        except Exception as error:
+            self.name(error, what, *callables)
+            raise
 
     def load(self, function, reserved):
         """Runs the user's file as a module, of which the directory is where it finds others, and returns the function that builds."""
@@ -112,7 +129,11 @@ def place(error, frames, program):
     text = message(error)
     own = [(file, int(line)) for file, line in CALLED_FROM.findall(text)] + [(file, int(line)) for file, line in reversed(CALLED_AT.findall(text))]
     own = [(file, line) for file, line in own if owns(os.path.abspath(file))]
-    return own[-1] if own else ("", 0)
+    return own[-1] if own else called(error)[1]
+
+
+def called(error):
+    return vars(error).get(CALLED, ("", ("", 0)))
 
 
 def message(error):
@@ -123,6 +144,8 @@ def message(error):
         return f"its text cannot be had: {type(inner).__name__}"
     if isinstance(error, ModuleNotFoundError):
         text += f"; the interpreter is {sys.executable}"
+    if isinstance(error, SystemExit):
+        text += '; expected that nothing ends the interpreter: what the file does as a program of its own stands below `if __name__ == "__main__":`'
     if len(text) > LONGEST_TEXT:
-        return f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
-    return f"{text}"
+        text = f"{text[:LONGEST_TEXT]}... ({len(text)} characters)"
+    return ": ".join(filter(None, (called(error)[0], text)))

@@ -43,7 +43,8 @@ class Stub:
         for framework in FRAMEWORKS:
             framework.begin(request["seed"])
         self.program.takes(build, function, request["args"])
-        built = build(**request["args"])
+        with self.program.calling("", build):
+            built = build(**request["args"])
         samples = self.samples(request)
         for framework in FRAMEWORKS:
             if framework.made(built):

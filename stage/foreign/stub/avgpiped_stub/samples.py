@@ -15,12 +15,14 @@ class Samples:
 
     def __init__(self, program, function, args, collate, seed):
         self.program, self.function, self.seed, self.held = program, function, seed, {}
-        made = function(**args)
+        with program.calling("", function):
+            made = function(**args)
         self.parts = made if isinstance(made, tuple) and len(made) == 2 else (made,)
         for part in self.parts:
             if not callable(getattr(part, "__len__", None)) or not callable(getattr(part, "__getitem__", None)):
                 self.refuse(f"returned {type(part).__name__}, which has no __len__ or no __getitem__; expected an object with both, as a Dataset of PyTorch, or a pair of two such")
-        self.counts = [len(part) for part in self.parts]
+        with program.calling(f"the number of samples of {function.__name__}", function):
+            self.counts = [len(part) for part in self.parts]
         if min(self.counts) < 1 or sum(self.counts) >= 1 << 31:
             self.refuse(f"has {' and '.join(map(str, self.counts))} samples; expected at least 1, and less than 2^31 in all")
         self.collate, self.framework = collate, None
@@ -69,7 +71,9 @@ class Samples:
         return inputs, batch[1]
 
     def collated(self, samples):
-        return (self.collate or self.framework.stack)(samples)
+        name = self.collate.__name__ if self.collate else "default_collate, since data.collate names no function"
+        with self.program.calling(name, *filter(None, (self.collate,)), self.function):
+            return (self.collate or self.framework.stack)(samples)
 
     def sample(self, number):
         """A sample, drawn with random numbers that are its own in its epoch, at both ends of a pipeline."""
@@ -80,9 +84,10 @@ class Samples:
         if numpy is not None:
             numpy.random.seed(seed & 0xFFFFFFFF)
         index = number % sum(self.counts)
-        if index < self.counts[0]:
-            return self.parts[0][index]
-        return self.parts[1][index - self.counts[0]]
+        with self.program.calling(f"sample {index}", self.function):
+            if index < self.counts[0]:
+                return self.parts[0][index]
+            return self.parts[1][index - self.counts[0]]
 
 
 def mix(x):

@@ -45,7 +45,8 @@ class DryRun:
             loss = self.of.loss_of([y.clone() for y in leaves], targets)
             if not loss.requires_grad:
                 self.of.refuse("the loss function gave a number that no gradient flows through; expected one that depends on what the last module gives", self.of.function)
-            loss.backward()
+            with self.of.program.calling("the backward of the loss", self.of.function):
+                loss.backward()
 
     def targets(self, outputs, request):
         if self.of.samples is not None:
@@ -100,7 +101,8 @@ class DryRun:
 
     def backward_once(self, number, roots):
         try:
-            self.torch.autograd.backward(roots, [self.torch.ones_like(y) for y in roots])
+            with self.of.program.calling(f"the backward of module {self.of.called(number)}", self.of.source(number)):
+                self.torch.autograd.backward(roots, [self.torch.ones_like(y) for y in roots])
         except RuntimeError as error:
             if "second time" not in str(error):
                 raise

@@ -95,7 +95,11 @@ class Modules(Framework):
             self.refuse(f"{what} is compiled by TorchScript; expected the module that it was compiled from")
 
     def refuse_module(self, number, text):
-        self.refuse(text, type(self.units[number][1] if self.whole is None else self.whole).forward)
+        self.refuse(text, self.source(number))
+
+    def source(self, number):
+        """The function that says what a module does."""
+        return type(self.units[number][1] if self.whole is None else self.whole).forward
 
     def describe(self, name, unit):
         out = {"name": name, "type": self.kind(unit), "parameters": [], "buffers": []}

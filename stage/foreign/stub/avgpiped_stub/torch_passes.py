@@ -128,12 +128,17 @@ class Torch(Modules):
             now = value if request["begins"] or total is None else total
             module._buffers[own] = now.to(self.device, module._buffers[own].dtype, copy=True)  # a graph in flight may have the one before
         number = request["first"]
-        for number, seed in enumerate(request["seeds"], number):
-            self.train(number, train)
-            given = inputs if self.spread or len(inputs) == 1 else [tuple(inputs)]
-            seed_next(seed)
-            x = self.units[number][1](*given)
-            inputs = [x] if type(x) is tensor else self.flatten(x, number)
+        try:
+            for number, seed in enumerate(request["seeds"], number):
+                self.train(number, train)
+                given = inputs if self.spread or len(inputs) == 1 else [tuple(inputs)]
+                seed_next(seed)
+                x = self.units[number][1](*given)
+                inputs = [x] if type(x) is tensor else self.flatten(x, number)
+        except Exception as error:
+            shapes = " and ".join(f"{x.dtype} of shape {tuple(x.shape)}" for x in inputs)
+            self.program.name(error, f"module {self.called(number)}, which was given {'a tuple of ' * (len(given) < len(inputs))}{shapes}", self.source(number))
+            raise
         if request["count"]:
             for module, own, _, total in bound["buffers"]:
                 total.copy_(module._buffers[own])
@@ -205,7 +210,8 @@ class Torch(Modules):
             flowing = [(y, t) for y, t in zip(outputs, request["doutputs"]) if t is not None and y.requires_grad]
             roots, given = [y for y, _ in flowing], [self.bring(self.place(t, list(y.shape))) for y, t in flowing]
         if roots and roots[0].requires_grad:
-            self.torch.autograd.backward(roots, given)
+            with self.program.calling(f"the backward of module {self.called(number)}" + " and those in front of it" * (number > forward["first"]), self.source(number)):
+                self.torch.autograd.backward(roots, given)
         for leaf, t, of in zip(leaves, request["dinputs"], forward["inputs"]):
             if t is not None:
                 self.write_gradient(leaf, self.place(t, of["shape"]))
@@ -237,7 +243,8 @@ class Torch(Modules):
 
     def loss_of(self, outputs, targets):
         torch, function = self.torch, self.function
-        loss = function(outputs[0] if len(outputs) == 1 else tuple(outputs), targets)
+        with self.program.calling("the loss function", function):
+            loss = function(outputs[0] if len(outputs) == 1 else tuple(outputs), targets)
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0 or loss.dtype != torch.float32:
             found = f"{loss.dtype} of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             self.refuse(f"the loss function gave {found}; expected a tensor of torch.float32 with one number, of shape ()", function)
