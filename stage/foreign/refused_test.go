@@ -168,7 +168,7 @@ func TestRefusedPrograms(t *testing.T) {
 	if _, err := p.Build(foreign.Program{Path: "testdata/refused.py", Function: "mixed", Args: map[string]any{"x": math.NaN()}}, 1); err == nil || !strings.Contains(err.Error(), "the request was not sent") {
 		t.Errorf("an argument that is no number: %v", err)
 	}
-	for _, function := range []string{"not_a_number", "switches_gradients_off", "spectral", "repeats_a_module", "replaces_clock", "whole", "skips", "frozen_in_front"} {
+	for _, function := range []string{"not_a_number", "gradient_not_a_number", "infinite", "switches_gradients_off", "spectral", "repeats_a_module", "replaces_clock", "whole", "skips", "frozen_in_front"} {
 		if err := try(p, "testdata/accepted.py", function); err != nil {
 			t.Errorf("%s: %v", function, err)
 		}

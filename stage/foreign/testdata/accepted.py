@@ -19,6 +19,14 @@ def not_a_number():
     return nn.Sequential(nn.Linear(2, 2), of(lambda self, x: torch.log(x - 1e9) + 0 * x))
 
 
+def gradient_not_a_number():
+    return nn.Sequential(nn.Linear(2, 2), of(lambda self, x: torch.sqrt(x - 1e3)))
+
+
+def infinite():
+    return nn.Sequential(nn.Linear(2, 2), of(lambda self, x: x / 0.0))
+
+
 def switches_gradients_off():
     torch.set_grad_enabled(False)
     return [nn.Linear(2, 2)]
