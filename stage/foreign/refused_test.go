@@ -96,6 +96,9 @@ func TestRefusedPrograms(t *testing.T) {
 		{refused, "reads_what_was", "", "module 2 (Of) gives something else of the same inputs when it runs alone, after the others ran on other samples"},
 		{refused + ":no_number", "fine", "", "the loss function gave torch.float32 of shape (4, 2); expected a tensor of torch.float32 with one number"},
 		{refused + ":no_gradient", "fine", "", "the loss function gave a number that no gradient flows through"},
+		{refused + ":has_parameters", "fine", "", "the loss function computes with a parameter of its own, of shape (2,), which nothing trains"},
+		{refused + ":weighs_the_model", "of_the_file", "", "the loss function computes with parameter weight of the model, of which it has the value that build made"},
+		{refused + ":adds_up", "fine", "", "the loss function adds over samples: it gives "},
 		{refused + ":of_logits", "fine", "TypeError", "the loss function: of_logits() takes 1 positional argument but 2 were given"},
 		{refused + ":wrong_shape", "fine", "RuntimeError", "the loss function: shape '[-1, 3]' is invalid for input of size 4"},
 		{refused, "gives_dict", "", "output 0 of module 1 (Of) is of dict; expected a tensor, or a tuple of tensors"},
@@ -124,6 +127,7 @@ func TestRefusedPrograms(t *testing.T) {
 		{refused, "replaces", "", "the forward changed parameter 0.weight"},
 		{refused, "hides", "", "module 0 (Hides) computes with parameter 0.weight from elsewhere than where it is registered"},
 		{refused, "borrows", "", "module 1 (Of) computes with parameter 0.weight from elsewhere"},
+		{refused, "unregistered", "", "module 1 (Of) computes with a parameter of shape (2, 2) that is none of its parameters()"},
 		{refused, "makes", "", "the forward made parameter 0.scale; expected that build makes them all"},
 	} {
 		t.Run(c.file+":"+c.function, func(t *testing.T) {
@@ -168,7 +172,7 @@ func TestRefusedPrograms(t *testing.T) {
 	if _, err := p.Build(foreign.Program{Path: "testdata/refused.py", Function: "mixed", Args: map[string]any{"x": math.NaN()}}, 1); err == nil || !strings.Contains(err.Error(), "the request was not sent") {
 		t.Errorf("an argument that is no number: %v", err)
 	}
-	for _, function := range []string{"not_a_number", "gradient_not_a_number", "infinite", "switches_gradients_off", "spectral", "repeats_a_module", "replaces_clock", "whole", "skips", "frozen_in_front"} {
+	for _, function := range []string{"not_a_number", "gradient_not_a_number", "infinite", "differentiates", "switches_gradients_off", "spectral", "repeats_a_module", "replaces_clock", "whole", "skips", "frozen_in_front"} {
 		if err := try(p, "testdata/accepted.py", function); err != nil {
 			t.Errorf("%s: %v", function, err)
 		}

@@ -27,6 +27,16 @@ def infinite():
     return nn.Sequential(nn.Linear(2, 2), of(lambda self, x: x / 0.0))
 
 
+def differentiates():
+    def forward(self, x):
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(y.square().sum(), y, create_graph=True)
+        return x + slope
+
+    return nn.Sequential(nn.Linear(2, 2), of(forward))
+
+
 def switches_gradients_off():
     torch.set_grad_enabled(False)
     return [nn.Linear(2, 2)]

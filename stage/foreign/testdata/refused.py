@@ -173,6 +173,26 @@ def no_gradient(logits, targets):  # at: no_gradient
     return logits.detach().sum()
 
 
+CENTERS = nn.Parameter(torch.zeros(2))
+MODEL = nn.Linear(2, 2)
+
+
+def has_parameters(logits, targets):  # at: has_parameters
+    return (logits - CENTERS).square().mean()
+
+
+def weighs_the_model(logits, targets):  # at: weighs_the_model
+    return nn.functional.cross_entropy(logits, targets) + MODEL.weight.square().sum()
+
+
+def adds_up(logits, targets):  # at: adds_up
+    return nn.functional.cross_entropy(logits, targets, reduction="sum")
+
+
+def of_the_file():
+    return MODEL
+
+
 def of_logits(logits):  # at: of_logits
     return logits.sum()
 
@@ -211,6 +231,17 @@ def backward_raises():
             raise ValueError("no gradient today")  # at: backward_raises
 
     return one(lambda self, x: Doubles.apply(x))
+
+
+def unregistered():
+    layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
+
+    def forward(self, x):  # at: unregistered
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    return one(forward)
 
 
 def shape_changes():

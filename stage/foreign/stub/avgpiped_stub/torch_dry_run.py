@@ -45,8 +45,49 @@ class DryRun:
             loss = self.of.loss_of([y.clone() for y in leaves], targets)
             if not loss.requires_grad:
                 self.of.refuse("the loss function gave a number that no gradient flows through; expected one that depends on what the last module gives", self.of.function)
+            self.owns_nothing(loss, leaves)
             with self.of.program.calling("the backward of the loss", self.of.function):
                 loss.backward()
+
+        self.is_mean(outputs, targets, float(loss), request)
+
+    def owns_nothing(self, loss, given):
+        """Refuses a loss that computes with parameters: nothing trains those of its own, and those of the model are others in each pipeline."""
+        for p in self.parameters_of([loss], given):
+            name = next((full for full, (_, _, q) in self.of.parameters.items() if q is p), None)
+            what = f"a parameter of its own, of shape {tuple(p.shape)}, which nothing trains" if name is None else f"parameter {name} of the model, of which it has the value that build made"
+            self.of.refuse(f"the loss function computes with {what}; expected that it computes with what the last module gives and with targets, so give it from there, or have requires_grad_(False) of it", self.of.function)
+
+    def parameters_of(self, outputs, given):
+        """The parameters that outputs were computed with, but for some that were given."""
+        given, seen, nodes = {id(x) for x in given}, {None}, [y.grad_fn for y in outputs]
+        while nodes:
+            node = nodes.pop()
+            if node not in seen:
+                seen.add(node)
+                end = getattr(node, "variable", None)
+                if isinstance(end, self.torch.nn.Parameter) and id(end) not in given:
+                    yield end
+                nodes += [before for before, _ in node.next_functions]
+
+    def is_mean(self, outputs, targets, whole, request):
+        """Refuses a loss that is a sum over samples: the losses of micro-batches are averaged, so what is trained would depend on how many there are."""
+        count = request["targets"][0]["shape"][0]
+        if count == 1 or any(y.dim() == 0 or y.shape[0] != count for y in outputs):
+            return
+        try:
+            with self.torch.no_grad():
+                parts = [float(self.of.loss_of([y[a:b].clone() for y in outputs], self.part_of(targets, a, b))) for a, b in ((0, 1), (1, count))]
+        except Exception:  # it cannot be had of fewer samples
+            return
+        if abs(sum(parts) - whole) <= 1e-4 * abs(whole) and abs((parts[0] + (count - 1) * parts[1]) / count - whole) > 1e-2 * abs(whole):
+            self.of.refuse(f"the loss function adds over samples: it gives {whole:.5g} for {count} of them, and {parts[0]:.5g} and {parts[1]:.5g} for the first and the others; expected their mean, since those of micro-batches are averaged: divide it by their number", self.of.function)
+
+    def part_of(self, targets, begin, end):
+        """The targets of some of the samples, made anew where the user's program makes them."""
+        if self.of.samples is not None:
+            return self.of.samples.targets(self.of.samples.batch(end)[begin:])
+        return tuple(t[begin:end].clone() for t in targets) if isinstance(targets, tuple) else targets[begin:end].clone()
 
     def targets(self, outputs, request):
         if self.of.samples is not None:
@@ -65,8 +106,9 @@ class DryRun:
         self.of.install(bound)
         try:
             for _ in range(repeat):
-                sizes, outputs = self.probe_once(number, bound, inputs, seed, times)
+                sizes, outputs, leaves = self.probe_once(number, bound, inputs, seed, times)
                 self.unchanged(number, bound, values)
+                self.has_all(number, bound, outputs, leaves)
                 self.repeats(first, outputs, number)
                 first = [y.detach() for y in outputs]
         finally:
@@ -97,7 +139,7 @@ class DryRun:
                 self.backward_once(number, roots)
             times[0].append(middle - begin)
             times[1].append(perf_counter() - middle)
-        return sizes, outputs
+        return sizes, outputs, leaves
 
     def backward_once(self, number, roots):
         try:
@@ -121,6 +163,12 @@ class DryRun:
         for (full, _, _, p, _, _), value in zip(bound["parameters"], values):
             if not self.of.same(p.detach(), value):
                 self.of.refuse_module(number, f"the forward changed parameter {full}; expected that only the optimizer changes it")
+
+    def has_all(self, number, bound, outputs, leaves):
+        """Refuses a module that computes with what is no parameter of any, as of modules in a list of Python: nothing trains it, and no file has it."""
+        known = leaves + [p for _, _, _, p, _, _ in bound["parameters"]]
+        for p in self.parameters_of(outputs, known):
+            self.of.refuse_module(number, f"module {self.of.called(number)} computes with a parameter of shape {tuple(p.shape)} that is none of its parameters(), so that nothing trains it and an export lacks it; expected that it is registered, as by nn.ModuleList or nn.ParameterList, or requires_grad_(False) of it")
 
     def repeats(self, first, outputs, number):
         """Refuses a module whose outputs depend on more than its inputs and PyTorch's random numbers."""
