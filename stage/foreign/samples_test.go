@@ -74,6 +74,7 @@ func TestRefusedSamples(t *testing.T) {
 	p := start(t, foreign.Config{Interpreter: stagetest.Python(t)})
 	for _, c := range []struct{ function, collate, text string }{
 		{"good", "", ""},
+		{"split", "", ""},
 		{"absent", "", "has no function absent; expected one, which returns samples"},
 		{"good", "absent", "has no function absent; expected one, which makes inputs and targets of a list of samples"},
 		{"no_length", "", "no_length returned list_iterator, which has no __len__ or no __getitem__; expected an object with both"},

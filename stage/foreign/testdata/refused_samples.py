@@ -65,6 +65,10 @@ def by_the_clock():  # at: by_the_clock
     return Set(8, lambda i: (torch.full((2,), time.perf_counter() % 1), i % 3))
 
 
+def split():
+    return torch.utils.data.random_split(Set(8, lambda i: (torch.rand(2), i % 3)), [6, 2])
+
+
 def takes_nothing():  # at: takes_nothing
     pass
 

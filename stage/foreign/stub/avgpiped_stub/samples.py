@@ -17,7 +17,7 @@ class Samples:
         self.program, self.function, self.seed, self.held = program, function, seed, {}
         with program.calling("", function):
             made = function(**args)
-        self.parts = made if isinstance(made, tuple) and len(made) == 2 else (made,)
+        self.parts = made if self.pair(made) else (made,)
         for part in self.parts:
             if not callable(getattr(part, "__len__", None)) or not callable(getattr(part, "__getitem__", None)):
                 self.refuse(f"returned {type(part).__name__}, which has no __len__ or no __getitem__; expected an object with both, as a Dataset of PyTorch, or a pair of two such")
@@ -27,6 +27,11 @@ class Samples:
             self.refuse(f"has {' and '.join(map(str, self.counts))} samples; expected at least 1, and less than 2^31 in all")
         self.collate, self.framework = collate, None
         self.has_inputs = self.has_targets = False  # what this process is asked for
+
+    @staticmethod
+    def pair(made):
+        """Reports whether what was made is two sets, in a tuple or, as random_split has them, in a list; and not a list of two samples, which are pairs."""
+        return isinstance(made, tuple) and len(made) == 2 or isinstance(made, list) and len(made) == 2 and not any(isinstance(part, (tuple, list)) for part in made)
 
     def refuse(self, text, *callables):
         raise Refused(f"{self.function.__name__} {text}", self.program.at(*callables, self.function))
