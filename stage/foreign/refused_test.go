@@ -78,7 +78,7 @@ func TestRefusedPrograms(t *testing.T) {
 		{refused, "interrupts", "KeyboardInterrupt", ""},
 		{refused, "reads", "EOFError", "EOF when reading a line"},
 		{refused, "shrinks", "PermissionError", "Operation not permitted"},
-		{refused, "missing", "", "has no function missing; expected one, which returns the modules"},
+		{refused, "missing", "", "has no function missing; expected one, which returns the modules; it has Weird, raises, raises_weird, raises_long, raises_deep"},
 		{"syntax.py", "build", "SyntaxError", "invalid syntax"},
 		{"imports_syntax.py", "build", "SyntaxError", "invalid syntax"},
 		{"imports_missing.py", "build", "ModuleNotFoundError", "No module named 'no_such_module'; the interpreter is " + stagetest.Python(t)},
@@ -172,7 +172,7 @@ func TestRefusedPrograms(t *testing.T) {
 	if _, err := p.Build(foreign.Program{Path: "testdata/refused.py", Function: "mixed", Args: map[string]any{"x": math.NaN()}}, 1); err == nil || !strings.Contains(err.Error(), "the request was not sent") {
 		t.Errorf("an argument that is no number: %v", err)
 	}
-	for _, function := range []string{"not_a_number", "gradient_not_a_number", "infinite", "differentiates", "switches_gradients_off", "spectral", "repeats_a_module", "replaces_clock", "whole", "skips", "frozen_in_front"} {
+	for _, function := range []string{"not_a_number", "gradient_not_a_number", "infinite", "differentiates", "switches_gradients_off", "spectral", "repeats_a_module", "replaces_clock", "whole", "skips", "frozen_in_front", "computes_in_double"} {
 		if err := try(p, "testdata/accepted.py", function); err != nil {
 			t.Errorf("%s: %v", function, err)
 		}

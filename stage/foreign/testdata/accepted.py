@@ -37,6 +37,11 @@ def differentiates():
     return nn.Sequential(nn.Linear(2, 2), of(forward))
 
 
+def computes_in_double():
+    torch.set_default_dtype(torch.float64)
+    return nn.Sequential(nn.Linear(2, 2).float())
+
+
 def switches_gradients_off():
     torch.set_grad_enabled(False)
     return [nn.Linear(2, 2)]

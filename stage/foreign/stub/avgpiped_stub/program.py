@@ -1,6 +1,7 @@
 """The user's program, and what is said of an error in it."""
 
 import contextlib
+import difflib
 import importlib.util
 import inspect
 import os
@@ -69,7 +70,9 @@ class Program:
             return None
         found = getattr(self.module, name, None)
         if not callable(found):
-            raise Refused(f"{self.path} has no function {name}; expected one, which {what}", self.at())
+            there = [other for other, value in vars(self.module).items() if callable(value) and getattr(value, "__module__", None) == self.module.__name__]
+            near = difflib.get_close_matches(name, there, 3) or there[:5]
+            raise Refused(f"{self.path} has no function {name}; expected one, which {what}" + ("; it has " if near else "") + ", ".join(near), self.at())
         return found
 
     def run(self, reserved):

@@ -205,7 +205,7 @@ class Torch(Modules):
         for number in range(forward["first"], forward["first"] + len(forward["seeds"])):
             self.train(number, forward["train"])  # a checkpoint within it runs forward again
         if forward.get("loss") is not None:
-            roots, given = outputs, [self.torch.tensor(request["weight"], device=self.device)]
+            roots, given = outputs, [self.torch.tensor(request["weight"], dtype=self.torch.float32, device=self.device)]
         else:
             flowing = [(y, t) for y, t in zip(outputs, request["doutputs"]) if t is not None and y.requires_grad]
             roots, given = [y for y, _ in flowing], [self.bring(self.place(t, list(y.shape))) for y, t in flowing]
