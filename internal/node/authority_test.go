@@ -92,7 +92,7 @@ func TestJoiningEndsWhenItIsRefused(t *testing.T) {
 	}
 	_, err := node.Patiently(t.Context(), time.Hour, func(ctx context.Context) (string, error) {
 		tries++
-		return node.JoinAuthority(ctx, dir, "n1", envtest.FreeAddress(t), "test", a, []string{envtest.FreeAddress(t)}) //nolint:contextcheck // ports are of the test
+		return node.JoinAuthority(ctx, dir, "n1", envtest.FreeAddress(t), "test", a, []string{envtest.FreeAddress(t)})
 	})
 	if err == nil || tries != 1 {
 		t.Errorf("%d attempts, %v", tries, err)
@@ -100,7 +100,7 @@ func TestJoiningEndsWhenItIsRefused(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err = node.Patiently(ctx, time.Hour, func(ctx context.Context) (string, error) {
 		cancel()
-		return node.JoinAuthority(ctx, nodetest.StateDir(t), "n1", envtest.FreeAddress(t), "test", a, []string{envtest.FreeAddress(t)}) //nolint:contextcheck // as above
+		return node.JoinAuthority(ctx, nodetest.StateDir(t), "n1", envtest.FreeAddress(t), "test", a, []string{envtest.FreeAddress(t)})
 	})
 	if err == nil {
 		t.Error("it joined nobody")
