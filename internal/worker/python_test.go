@@ -118,7 +118,7 @@ func TestSamplesOfAProgramTrainTheSameHoweverTheyAreLaidOut(t *testing.T) {
 	}
 	o := train(t, inPython(t, 2, 1, samples(map[string]any{"count": 30, "held": 0}), nil), nil)
 	problem, ok := errors.AsType[*foreign.ProgramError](o.err)
-	if !ok || !Permanent(o.err) || problem.Message != "the last one" || !strings.HasSuffix(problem.File, "modules.py") {
+	if !ok || !Permanent(o.err) || problem.Message != "sample 29: the last one" || !strings.HasSuffix(problem.File, "modules.py") {
 		t.Errorf("a sample that cannot be made: %v", o.err)
 	}
 }
