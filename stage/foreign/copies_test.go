@@ -108,12 +108,26 @@ func delayed(t *testing.T, on string, predicts bool) (found []float32) {
 	return append(found, values...)
 }
 
-// TestModulesWantAGPUThatIsThere: an interpreter whose PyTorch has no CUDA is named, with what to do; frameworks that only compute on cores are too.
+// TestModulesWantAGPUThatIsThere: an interpreter whose PyTorch has no CUDA is named, with what to do.
 func TestModulesWantAGPUThatIsThere(t *testing.T) {
-	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Device: "cuda"})
-	_, err := p.Build(foreign.Program{Path: "testdata/mlp.py", Function: "build"}, seed)
+	python := stagetest.Python(t)
+	p := start(t, foreign.Config{Interpreter: python, Device: "cuda"})
+	_, err := p.Build(foreign.Program{Path: "testdata/refused.py", Function: "without_cuda"}, seed)
 	found, ok := errors.AsType[*foreign.ProgramError](err)
-	if !ok || !strings.Contains(found.Message, "/usr/bin/python3 is built without CUDA") {
+	if !ok || !strings.Contains(found.Message, python+" is built without CUDA") {
 		t.Errorf("found %v, expected that the interpreter has no CUDA", err)
+	}
+}
+
+// TestModulesOfOtherFrameworksComputeOnCoresAlone.
+func TestModulesOfOtherFrameworksComputeOnCoresAlone(t *testing.T) {
+	standIns(t)
+	for _, framework := range []string{"jax", "tensorflow"} {
+		p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Device: "cuda"})
+		_, err := p.Build(foreign.Program{Path: "testdata/" + framework + "_models.py", Function: "build", Inputs: []foreign.ProbeInput{images().input}}, seed)
+		found, ok := errors.AsType[*foreign.ProgramError](err)
+		if !ok || !strings.Contains(found.Message, "modules of "+framework+" compute on cores alone") {
+			t.Errorf("%s: found %v, expected that it computes on no GPU", framework, err)
+		}
 	}
 }

@@ -212,6 +212,11 @@ def forward_raises():
     return one(forward)
 
 
+def without_cuda():
+    torch.version.cuda = None  # as in Debian's PyTorch
+    return one(lambda self, x: x)
+
+
 def library_raises():  # at: library_raises
     return [nn.Linear(2, 3), nn.Linear(2, 3)]
 
