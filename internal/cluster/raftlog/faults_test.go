@@ -79,6 +79,9 @@ func TestFailingStoreEndsTheLogInOrder(t *testing.T) {
 	if !errors.Is(l.Err(), syscall.EROFS) {
 		t.Errorf("the reason is %v", l.Err())
 	}
+	if err := l.explain("submit_job", errors.New("unable to store logs")); !errors.Is(err, syscall.EROFS) { // whichever of both is heard first
+		t.Errorf("what the library says becomes %v", err)
+	}
 	// Raft no longer leads, and stands for election: it writes its term. Whoever waits is let go by his context.
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

@@ -407,6 +407,8 @@ func (l *Log) explain(what string, err error) error {
 		return fmt.Errorf("raft: %s: %w", what, ErrLost)
 	case errors.Is(err, raft.ErrRaftShutdown):
 		return fmt.Errorf("raft: %s: %w", what, ErrClosed)
+	case l.Err() != nil: // the library has it as text
+		return fmt.Errorf("raft: %s: %w", what, l.Err())
 	default:
 		return fmt.Errorf("raft: %s: %w", what, err)
 	}
