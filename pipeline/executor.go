@@ -32,7 +32,8 @@ type executor struct {
 
 	wakers atomic.Int32 // that may still use the parker
 
-	queues []underWay // of the device; queue 0 is for what belongs to no pipeline, or for everything
+	queues  []underWay // of the device; queue 0 is for what belongs to no pipeline, or for everything
+	current int        // the queue that the device is turned to; on the executor
 }
 
 // underWay are the passes that a queue of the device has been given and that have not ended.
@@ -51,6 +52,7 @@ func (e *executor) queueOf(pipeline int) int {
 
 // turn turns the device to a queue.
 func (e *executor) turn(queue int) {
+	e.current = queue
 	if e.use != nil {
 		e.use(queue)
 	}
@@ -200,8 +202,9 @@ func (e *executor) submit(w work) {
 	e.unlockAndWake()
 }
 
-// between runs the calls that may run in the middle of a pass and that wait. On the executor.
+// between runs the calls that may run in the middle of a pass and that wait, and turns the device back to the queue of the pass. On the executor.
 func (e *executor) between() {
+	defer e.turn(e.current)
 	for {
 		e.mu.Lock()
 		at := slices.IndexFunc(e.queue, func(w work) bool {
@@ -225,9 +228,9 @@ func (e *executor) Do(ctx context.Context, span trace.Span, f func() error) erro
 	return e.call(ctx, span, &call{f: f})
 }
 
-// doBetween is Do for what may also run in the middle of a pass, between two layers: it touches nothing that the pass does.
-func (e *executor) doBetween(ctx context.Context, span trace.Span, f func() error) error {
-	return e.call(ctx, span, &call{f: f, between: true})
+// doBetween is doOn for what may also run in the middle of a pass, between two layers: it writes nothing that the pass uses, and reads nothing that it writes.
+func (e *executor) doBetween(ctx context.Context, queue int, span trace.Span, f func() error) error {
+	return e.call(ctx, span, &call{f: f, queue: queue, between: true})
 }
 
 // doOn is Do on a queue of the device.

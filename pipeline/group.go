@@ -110,7 +110,7 @@ func (g *Group) device(row int) *localDevice {
 			d.executor.queues, d.executor.use = make([]underWay, q.Count()), q.Use
 		}
 	}
-	if serve := g.config.WhileWaiting; serve != nil && len(g.config.groups()) > 1 {
+	if serve := g.config.WhileWaiting; serve != nil {
 		serve(row, d.executor.between)
 	}
 	g.devices = append(g.devices, d)

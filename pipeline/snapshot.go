@@ -44,8 +44,9 @@ type PipelineState struct {
 const copyChunk = 1 << 18
 
 // snapshotter copies vectors to host memory while training goes on. A capture only notes what must be read; the reading is
-// done in chunks between other work on the executor. Whatever is about to change a vector reads the rest of its owner's
-// vectors first. So a snapshot costs training the copying and no wait, and no second set of vectors.
+// done in chunks between other work on the executor, or beside it, where the device can do that: while it waits for a pass, and on the queue of the
+// pipeline that owns the vector, beside the passes of others. Whatever is about to change a vector reads the rest of its owner's
+// vectors first. So a snapshot costs training the copying at most, and no wait, and no second set of vectors.
 type snapshotter struct {
 	index    int
 	config   *Config
@@ -79,6 +80,7 @@ type taking struct {
 // capture is a part of a snapshot to be read.
 type capture struct {
 	of    *taking
+	owner int
 	parts []*copier
 }
 
@@ -132,9 +134,10 @@ func (s *snapshotter) run(ctx context.Context) error {
 // read visits the device until all parts of c are in host memory.
 func (s *snapshotter) read(ctx context.Context, c capture) error {
 	span := trace.Span{Kind: trace.Commit, Stage: s.index, Micro: -1, Step: c.of.snapshot.Round * s.tau}
+	queue := s.executor.queueOf(max(0, c.owner)) // a center was written before all that this one is given
 	for _, part := range c.parts {
 		for complete := false; !complete; {
-			err := s.executor.Do(ctx, span, func() error {
+			err := s.executor.doBetween(ctx, queue, span, func() error {
 				part.read(copyChunk)
 				complete = part.done == len(part.to)
 				return nil
@@ -273,7 +276,7 @@ func (s *snapshotter) order(owner int, t *taking, parts []*copier) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ordered = append(s.ordered, capture{t, parts})
+	s.ordered = append(s.ordered, capture{t, owner, parts})
 }
 
 // enqueue gives what was captured to run. It waits when two snapshots are still on their way: a consumer that is too slow
