@@ -37,12 +37,12 @@ type Space struct {
 }
 
 // Tie is how near two throughputs are, as a part of the larger, that count as equal: a confirming run cannot tell them apart. It is
-// also what each further pipeline must gain, since it costs a copy of the model and averages over one more.
+// also what each further pipeline must gain, since it costs a copy of the model and averages over one more, where it is known how many more samples it needs.
 const Tie = 0.01
 
 // merit is a progress less what each further pipeline must gain.
 func merit(c *Candidate, throughput float64) float64 {
-	return c.progress(throughput) * (1 - Tie*float64(c.Pipelines-1))
+	return Merit(c.progress(throughput), c.Pipelines, c.gain())
 }
 
 // mostPipelines ends the search for a number of pipelines; each costs a copy of the model, and gains end long before.
@@ -81,7 +81,7 @@ func (s Space) Validate() error {
 // Outcome is what Search found.
 type Outcome struct {
 	Considered int
-	// Ranked are the candidates that fit, the best first: by predicted throughput, of which each further pipeline must gain Tie; of
+	// Ranked are the candidates that fit, the best first: by predicted throughput, of which each further pipeline must gain UnknownGain or Tie; of
 	// those within Tie of the best the one with fewer pipelines first. The first has Won.
 	Ranked []Candidate
 	// Refused are the others, with the reason.
@@ -400,7 +400,7 @@ func explain(ranked []Candidate, throughput func(*Candidate) float64, tie float6
 			c.Verdict, c.Reason = NotRun, fmt.Sprintf("%.1f%% faster, %s, than the chosen one is; not among those that were run", 100*(1/(1+lead)-1), how)
 		case lead < -tie:
 			c.Verdict, c.Reason = Equal, fmt.Sprintf("%.1f%% faster, %s, with %s more, of which each must gain %.0f%%",
-				100*(1/(1+lead)-1), how, words.Count(c.Pipelines-best.Pipelines, "pipeline"), 100*Tie)
+				100*(1/(1+lead)-1), how, words.Count(c.Pipelines-best.Pipelines, "pipeline"), 100*c.gain())
 		case lead > tie:
 			c.Verdict, c.Reason = Slower, fmt.Sprintf("%.1f%% slower, %s", 100*lead, how)
 		case c.Pipelines > best.Pipelines:

@@ -21,6 +21,23 @@ func sampleWorth(critical float64, batch, pipelines int) float64 {
 	return (critical + b) / (critical + b*float64(pipelines))
 }
 
+// UnknownGain is what each further pipeline must gain, as a part of what one pipeline does, where nobody knows how many more samples it needs for the same loss: as if the critical batch
+// were that of 19 pipelines. A batch that a user has chosen well is below the critical one, and in most cases not that far below. It is twice what measured throughputs scatter by.
+const UnknownGain = 0.05
+
+// gain is what each further pipeline must gain.
+func (c *Candidate) gain() float64 {
+	if c.SampleWorth == 0 {
+		return UnknownGain
+	}
+	return Tie
+}
+
+// Merit is the progress of pipelines of which each further one must gain a part of what one does.
+func Merit(progress float64, pipelines int, gain float64) float64 {
+	return progress / (1 + gain*float64(pipelines-1))
+}
+
 // progress is a throughput in samples as those of a single pipeline count, a second: what the time to a target is inverse to.
 func (c *Candidate) progress(throughput float64) float64 {
 	if c.SampleWorth == 0 {

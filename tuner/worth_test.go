@@ -20,7 +20,8 @@ func TestASampleCountsLessWithMorePipelines(t *testing.T) {
 	}
 }
 
-// Where samples are what training lacks, further pipelines are not worth their speed; where the critical batch is far away, speed alone decides.
+// Where samples are what training lacks, further pipelines are not worth their speed; where the critical batch is far away, speed alone decides; and where nobody knows it, further pipelines must
+// gain more than that.
 func TestPipelinesAreChosenByTheTimeToATarget(t *testing.T) {
 	chosen := func(critical float64) (Candidate, *Outcome) {
 		s := spaceOf(profileOf(8, 4))
@@ -31,12 +32,25 @@ func TestPipelinesAreChosenByTheTimeToATarget(t *testing.T) {
 		}
 		return out.Ranked[0], out
 	}
-	fastest, _ := chosen(0)
-	if fastest.Pipelines < 2 || fastest.SampleWorth != 0 {
-		t.Fatalf("by speed alone: %d pipelines, a sample counts %v", fastest.Pipelines, fastest.SampleWorth)
+	far, all := chosen(1e9)
+	if far.Pipelines < 2 || !strings.Contains(far.Reason, "least time to a target") {
+		t.Fatalf("far from the critical batch: %d pipelines, %q", far.Pipelines, far.Reason)
 	}
-	if far, _ := chosen(1e9); far.Pipelines != fastest.Pipelines || !strings.Contains(far.Reason, "least time to a target") {
-		t.Errorf("far from the critical batch: %d pipelines, %q; want %d", far.Pipelines, far.Reason, fastest.Pipelines)
+	for _, c := range all.Ranked {
+		if gain := 1 + Tie*float64(2+max(0, c.Pipelines-far.Pipelines)); c.Predicted.SamplesPerSecond > far.Predicted.SamplesPerSecond*gain {
+			t.Errorf("far from the critical batch: %s M=%d N=%d is faster than what won", c.Schedule, c.MicroBatches, c.Pipelines)
+		}
+	}
+	unknown, all := chosen(0)
+	if unknown.Pipelines < 2 || unknown.Pipelines >= far.Pipelines || unknown.SampleWorth != 0 {
+		t.Errorf("nobody knows the critical batch: %d pipelines, a sample counts %v; want fewer than %d", unknown.Pipelines, unknown.SampleWorth, far.Pipelines)
+	}
+	said := false
+	for _, c := range all.Ranked {
+		said = said || strings.Contains(c.Reason, "of which each must gain 5%")
+	}
+	if !said {
+		t.Error("no candidate that is faster says what its pipelines would have to gain")
 	}
 	few, out := chosen(0.01)
 	if few.Pipelines != 1 || few.SampleWorth != 1 {

@@ -93,9 +93,9 @@ var choosable = []string{"1f1b", "afp", "zb-h1", "zb-h2", "gpipe"}
 // mostPipelines ends the search, as it does that of tuning.
 const mostPipelines = 16
 
-// merit is a throughput of which each further pipeline must gain tuner.Tie.
+// merit is a throughput of which each further pipeline must gain tuner.UnknownGain.
 func (c choice) merit() float64 {
-	return float64(c.pipelines) / c.period * (1 - tuner.Tie*float64(c.pipelines-1))
+	return tuner.Merit(float64(c.pipelines)/c.period, c.pipelines, tuner.UnknownGain)
 }
 
 // choose looks for the highest throughput as tuning does: pipelines are added until neither of two more gains anything, and of what is
