@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -15,11 +14,12 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 )
 
-// snapshotsOn trains a model on devices that open returns, and returns the parts of the snapshots of all rounds, by round and stage.
+// snapshotsOn trains a model on devices that open returns, and returns the parts of the snapshots of most rounds, by round and stage.
 func snapshotsOn(t *testing.T, open func() device.Device, method elastic.Method) map[[2]uint64]*Snapshot {
 	t.Helper()
 	var log modelLog
 	var mu sync.Mutex
+	var g *Group
 	parts := map[[2]uint64]*Snapshot{}
 	c := modelConfigBy(t, open, plan(t, "1f1b", 2, modelMicros), method, device.F32, &log)
 	c.Events.OnSnapshot = func(s *Snapshot) {
@@ -27,27 +27,21 @@ func snapshotsOn(t *testing.T, open func() device.Device, method elastic.Method)
 		defer mu.Unlock()
 		parts[[2]uint64{s.Round, uint64(s.Stage)}] = clone(s) //nolint:gosec // counts from 0
 	}
+	c.Events.OnStep = func(s StepReport) { // the pipeline waits for it, so it has not left its next round
+		for round := s.Step + 2; s.Pipeline == 0 && round <= c.FinalRound; round++ {
+			if _, accepted := g.Commit(round, false); accepted { // else others are beyond it
+				return
+			}
+		}
+	}
 	g, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- g.Run(ctx) }()
-	for round := uint64(1); ; {
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Fatal(err)
-			}
-			return parts
-		default:
-		}
-		if earliest, accepted := g.Commit(round, false); accepted || earliest > round {
-			round = max(round+1, earliest)
-		}
+	if err := g.Run(t.Context()); err != nil {
+		t.Fatal(err)
 	}
+	return parts
 }
 
 // clone copies what a snapshot lends to its consumer.
@@ -78,13 +72,13 @@ func TestSnapshotsHaveTheSameBitsOnAnyNumberOfQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[[2]uint64]*Snapshot{}
-		for range 5 { // which rounds are still possible when they are asked for depends on the moment
+		for range 3 { // which rounds some pipeline has left when they are asked for depends on the moment
 			maps.Copy(want, snapshotsOn(t, onHost, method))
 		}
-		compared := 0
-		for queues := range pipelines + 2 {
-			t.Run(fmt.Sprintf("%s_on_%d", name, queues+1), func(t *testing.T) {
-				for at, got := range snapshotsOn(t, severalQueues(queues+1), method) {
+		for _, queues := range someIfRaced([]int{1, 2, 3, 4, 5}, 2, 4) {
+			t.Run(fmt.Sprintf("%s_on_%d", name, queues), func(t *testing.T) {
+				compared := 0
+				for at, got := range snapshotsOn(t, severalQueues(queues), method) {
 					if want[at] == nil {
 						continue
 					}
@@ -93,10 +87,10 @@ func TestSnapshotsHaveTheSameBitsOnAnyNumberOfQueues(t *testing.T) {
 						t.Errorf("round %d, stage %d: other bits than on the host's device", at[0], at[1])
 					}
 				}
+				if compared == 0 {
+					t.Error("no part of a snapshot was compared")
+				}
 			})
-		}
-		if compared < 2*pipelines {
-			t.Errorf("%s: %d parts of snapshots compared; want some of every number of queues", name, compared)
 		}
 	}
 }
