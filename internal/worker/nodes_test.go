@@ -235,7 +235,8 @@ func TestSlowLinksBetweenNodesShow(t *testing.T) {
 		if len(group) < 2 {
 			return
 		}
-		envtest.Reached(t, "both directions of the link are measured", func() bool {
+		// How wrong a clock may be seen is what is known now. A message that was measured before may be wrong by more, until further ones are measured.
+		envtest.Reached(t, "both directions of the link are measured, as long as they are", func() bool {
 			for _, one := range group {
 				switch l := one.Status().Progress.LinkStatus[0]; {
 				case l.Network != nil:
@@ -244,16 +245,20 @@ func TestSlowLinksBetweenNodesShow(t *testing.T) {
 					high = l
 				}
 			}
-			return low.UpS != nil && high.DownS != nil && low.Network.OffsetErrorS != 0
+			if low.UpS == nil || high.DownS == nil || low.Network.OffsetErrorS == 0 {
+				return false
+			}
+			least := latency.Seconds() - low.Network.OffsetErrorS
+			return *low.UpS >= least && *high.DownS >= least
 		})
 		stopAll(t, group...)
 	})
 	for _, l := range []struct {
 		api.LinkStatus
-		seconds, none *float64
-	}{{low, low.UpS, low.DownS}, {high, high.DownS, high.UpS}} {
-		if l.seconds == nil || *l.seconds < latency.Seconds()-low.Network.OffsetErrorS || l.none != nil || l.Link != 0 || l.MessageBytes != 2*16*16*4 {
-			t.Errorf("%+v: want %v at least, and nothing of the other direction", l.LinkStatus, latency)
+		none *float64
+	}{{low, low.DownS}, {high, high.UpS}} {
+		if l.none != nil || l.Link != 0 || l.MessageBytes != 2*16*16*4 {
+			t.Errorf("%+v: want nothing of the other direction", l.LinkStatus)
 		}
 	}
 }
