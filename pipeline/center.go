@@ -272,7 +272,7 @@ func (s *shard) flush(ctx context.Context, of *segment, todo *[]elastic.Action) 
 		Kind: trace.Average, Pipeline: actions[0].Pipeline, Stage: s.index, Micro: -1,
 		Step: actions[0].Round*s.config.tau() - 1,
 	}
-	err = s.executor.doBetween(ctx, 0, span, func() error {
+	err = s.executor.doBetween(ctx, span, func() error {
 		started = trace.Now()
 		for _, a := range actions {
 			s.apply(of, a)

@@ -202,14 +202,20 @@ func (e *executor) submit(w work) {
 	e.unlockAndWake()
 }
 
-// between runs the calls that may run in the middle of a pass and that wait, and turns the device back to the queue of the pass. On the executor.
-func (e *executor) between() {
+// between runs the calls that may run between two layers of a pass and that wait. On the executor, in the middle of a pass.
+func (e *executor) between() { e.serve(func(c *call) bool { return c.between }) }
+
+// readings is between for those that only read. On the executor, in the middle of a pass.
+func (e *executor) readings() { e.serve(func(c *call) bool { return c.reading }) }
+
+// serve runs the calls of a kind that wait, and turns the device back to the queue of the pass.
+func (e *executor) serve(kind func(*call) bool) {
 	defer e.turn(e.current)
 	for {
 		e.mu.Lock()
 		at := slices.IndexFunc(e.queue, func(w work) bool {
 			c, ok := w.(*call)
-			return ok && c.between
+			return ok && kind(c)
 		})
 		if at < 0 {
 			e.mu.Unlock()
@@ -228,9 +234,14 @@ func (e *executor) Do(ctx context.Context, span trace.Span, f func() error) erro
 	return e.call(ctx, span, &call{f: f})
 }
 
-// doBetween is doOn for what may also run in the middle of a pass, between two layers: it writes nothing that the pass uses, and reads nothing that it writes.
-func (e *executor) doBetween(ctx context.Context, queue int, span trace.Span, f func() error) error {
-	return e.call(ctx, span, &call{f: f, queue: queue, between: true})
+// doBetween is Do for what may also run in the middle of a pass, between two layers: it writes nothing that the pass uses, and reads nothing that it writes.
+func (e *executor) doBetween(ctx context.Context, span trace.Span, f func() error) error {
+	return e.call(ctx, span, &call{f: f, between: true})
+}
+
+// doReading is doOn for what reads device memory that no pass writes: it may also run in the middle of a pass.
+func (e *executor) doReading(ctx context.Context, queue int, span trace.Span, f func() error) error {
+	return e.call(ctx, span, &call{f: f, queue: queue, between: true, reading: true})
 }
 
 // doOn is Do on a queue of the device.
@@ -276,6 +287,7 @@ type call struct {
 	executor   *executor
 	queue      int  // of the device
 	between    bool // it may run in the middle of a pass
+	reading    bool // of those: it reads, and changes nothing on the device
 	ran        bool
 	start, end time.Duration // when it ran
 }

@@ -111,7 +111,11 @@ func (g *Group) device(row int) *localDevice {
 		}
 	}
 	if serve := g.config.WhileWaiting; serve != nil {
-		serve(row, d.executor.between)
+		beside := d.executor.between
+		if len(g.config.groups()) == 1 { // averaging is of pipelines that share the device, and takes its time
+			beside = d.executor.readings
+		}
+		serve(row, beside)
 	}
 	g.devices = append(g.devices, d)
 	return d

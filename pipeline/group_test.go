@@ -155,26 +155,32 @@ func (r *run) onEvaluated(e Evaluation) {
 
 // onSnapshot keeps a copy: the memory is the group's.
 func (r *run) onSnapshot(s *Snapshot) {
-	c := &Snapshot{Stage: s.Stage, Round: s.Round, Count: s.Count, Synchronous: s.Synchronous, InFlight: s.InFlight, Center: slices.Clone(s.Center)}
-	for _, v := range s.State {
-		c.State = append(c.State, slices.Clone(v))
-	}
-	for _, p := range s.Pipelines {
-		p.Residual = slices.Clone(p.Residual)
-		p.Parameters, p.Predicted, p.Message = slices.Clone(p.Parameters), slices.Clone(p.Predicted), slices.Clone(p.Message)
-		states := p.State
-		p.State = nil
-		for _, v := range states {
-			p.State = append(p.State, slices.Clone(v))
-		}
-		c.Pipelines = append(c.Pipelines, p)
-	}
+	c := clone(s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.snaps[s.Round] == nil {
 		r.snaps[s.Round] = map[int]*Snapshot{}
 	}
 	r.snaps[s.Round][s.Stage] = c
+}
+
+// clone copies a snapshot, whose memory is its consumer's only for the time of a call.
+func clone(s *Snapshot) *Snapshot {
+	c := *s
+	c.Center, c.State, c.Pipelines = slices.Clone(s.Center), clones(s.State), nil
+	for _, p := range s.Pipelines {
+		p.Parameters, p.State = slices.Clone(p.Parameters), clones(p.State)
+		p.Predicted, p.Message, p.Residual = slices.Clone(p.Predicted), slices.Clone(p.Message), slices.Clone(p.Residual)
+		c.Pipelines = append(c.Pipelines, p)
+	}
+	return &c
+}
+
+func clones(vectors [][]float32) (all [][]float32) {
+	for _, v := range vectors {
+		all = append(all, slices.Clone(v))
+	}
+	return all
 }
 
 // train runs the group to its end.

@@ -95,7 +95,7 @@ func (s *shard) complete(ctx context.Context, in input) error {
 		return nil
 	}
 	span := trace.Span{Kind: trace.Average, Pipeline: in.pipeline, Stage: s.index, Micro: -1, Step: in.round*s.config.tau() - 1}
-	err := s.executor.doBetween(ctx, 0, span, func() error {
+	err := s.executor.doBetween(ctx, span, func() error {
 		s.completeNow(of, in.pipeline, in.round)
 		return nil
 	})

@@ -17,6 +17,26 @@ func (s joined) Fill(step uint64, micro int, input, labels []byte) error {
 	return tokens{micro / s.each}.Fill(step, micro%s.each, input, labels)
 }
 
+// trainCommitting trains a config to its last round, with snapshots of rounds.
+func trainCommitting(t *testing.T, c Config, rounds ...uint64) {
+	t.Helper()
+	var g *Group
+	c.Events.OnStarted = func() {
+		for _, round := range rounds {
+			if _, accepted := g.Commit(round, false); !accepted {
+				t.Errorf("round %d was refused", round)
+			}
+		}
+	}
+	g, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // trainedWeights trains a config to its last round, whose center it returns by stage.
 func trainedWeights(t *testing.T, c Config) map[int][]float32 {
 	t.Helper()
@@ -27,15 +47,7 @@ func trainedWeights(t *testing.T, c Config) map[int][]float32 {
 		defer mu.Unlock()
 		all[s.Stage] = slices.Clone(s.Center)
 	}
-	var g *Group
-	c.Events.OnStarted = func() { g.Commit(c.FinalRound, false) }
-	g, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	trainCommitting(t, c, c.FinalRound)
 	return all
 }
 

@@ -349,7 +349,7 @@ func (r *remote) deliver(ctx context.Context) error {
 			return err
 		}
 	}
-	err = r.shard.executor.doBetween(ctx, 0, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
+	err = r.shard.executor.doBetween(ctx, r.span(trace.Average, round*r.shard.config.tau()-1, -1), func() error {
 		for _, one := range all {
 			if exchanges {
 				r.shard.peers.unpack(by, one.message(as, round), one, f.Payload[:at])

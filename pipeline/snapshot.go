@@ -137,7 +137,7 @@ func (s *snapshotter) read(ctx context.Context, c capture) error {
 	queue := s.executor.queueOf(max(0, c.owner)) // a center was written before all that this one is given
 	for _, part := range c.parts {
 		for complete := false; !complete; {
-			err := s.executor.doBetween(ctx, queue, span, func() error {
+			err := s.executor.doReading(ctx, queue, span, func() error {
 				part.read(copyChunk)
 				complete = part.done == len(part.to)
 				return nil

@@ -2,24 +2,26 @@ package pipeline
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/avgpipe/avgpipe/elastic"
+	"github.com/avgpipe/avgpipe/internal/envtest"
 	"github.com/avgpipe/avgpipe/internal/trace"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/emulated"
 )
 
-// snapshotsOn trains a model on devices that open returns, and returns the parts of the snapshots of most rounds, by round and stage.
+// snapshotsOn trains a model on devices that open returns, and returns the parts of the snapshots of rounds 2, 4 and 6, which is the last, by round and stage.
 func snapshotsOn(t *testing.T, open func() device.Device, method elastic.Method) map[[2]uint64]*Snapshot {
 	t.Helper()
 	var log modelLog
 	var mu sync.Mutex
-	var g *Group
 	parts := map[[2]uint64]*Snapshot{}
 	c := modelConfigBy(t, open, plan(t, "1f1b", 2, modelMicros), method, device.F32, &log)
 	c.Events.OnSnapshot = func(s *Snapshot) {
@@ -27,39 +29,8 @@ func snapshotsOn(t *testing.T, open func() device.Device, method elastic.Method)
 		defer mu.Unlock()
 		parts[[2]uint64{s.Round, uint64(s.Stage)}] = clone(s) //nolint:gosec // counts from 0
 	}
-	c.Events.OnStep = func(s StepReport) { // the pipeline waits for it, so it has not left its next round
-		for round := s.Step + 2; s.Pipeline == 0 && round <= c.FinalRound; round++ {
-			if _, accepted := g.Commit(round, false); accepted { // else others are beyond it
-				return
-			}
-		}
-	}
-	g, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	trainCommitting(t, c, 2, 4, c.FinalRound)
 	return parts
-}
-
-// clone copies what a snapshot lends to its consumer.
-func clone(s *Snapshot) *Snapshot {
-	c := *s
-	c.Center, c.State, c.Pipelines = slices.Clone(s.Center), nil, nil
-	for _, v := range s.State {
-		c.State = append(c.State, slices.Clone(v))
-	}
-	for _, p := range s.Pipelines {
-		of := p
-		of.Parameters, of.State = slices.Clone(p.Parameters), nil
-		for _, v := range p.State {
-			of.State = append(of.State, slices.Clone(v))
-		}
-		c.Pipelines = append(c.Pipelines, of)
-	}
-	return &c
 }
 
 // TestSnapshotsHaveTheSameBitsOnAnyNumberOfQueues: those of the host's device, of one queue and of several, which read a pipeline's vectors while others compute.
@@ -71,27 +42,59 @@ func TestSnapshotsHaveTheSameBitsOnAnyNumberOfQueues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := map[[2]uint64]*Snapshot{}
-		for range 3 { // which rounds some pipeline has left when they are asked for depends on the moment
-			maps.Copy(want, snapshotsOn(t, onHost, method))
+		want := snapshotsOn(t, onHost, method)
+		if len(want) != 6 {
+			t.Fatalf("%s: %d parts of snapshots, want those of two stages and three rounds", name, len(want))
 		}
 		for _, queues := range someIfRaced([]int{1, 2, 3, 4, 5}, 2, 4) {
 			t.Run(fmt.Sprintf("%s_on_%d", name, queues), func(t *testing.T) {
-				compared := 0
-				for at, got := range snapshotsOn(t, severalQueues(queues), method) {
-					if want[at] == nil {
-						continue
-					}
-					compared++
-					if !reflect.DeepEqual(got, want[at]) {
+				got := snapshotsOn(t, severalQueues(queues), method)
+				for at, s := range want {
+					if !reflect.DeepEqual(got[at], s) {
 						t.Errorf("round %d, stage %d: other bits than on the host's device", at[0], at[1])
 					}
 				}
-				if compared == 0 {
-					t.Error("no part of a snapshot was compared")
-				}
 			})
 		}
+	}
+}
+
+// TestPipelinesThatShareADeviceAverageInItsTime: an emulated device that waits for a pass serves the reading of commits, and not the averaging of its own pipelines.
+func TestPipelinesThatShareADeviceAverageInItsTime(t *testing.T) {
+	method, err := elastic.NewMethod("elastic", elastic.Config{Pipelines: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spent := func(serve bool) (all []time.Duration) {
+		var log modelLog
+		var opened []*emulated.Device
+		var waits atomic.Int64
+		open := func() device.Device {
+			times := emulated.Times{Forward: 2 * time.Millisecond, Backward: 4 * time.Millisecond}
+			d, err := emulated.Over(emulated.Config{Stages: []emulated.Times{times}, Launch: 20 * time.Microsecond}, onProcessor(t)())
+			if err != nil {
+				t.Fatal(err)
+			}
+			opened = append(opened, d)
+			return d
+		}
+		c := modelConfigBy(t, open, plan(t, "1f1b", 2, modelMicros), method, device.F32, &log)
+		if serve {
+			c.WhileWaiting = func(row int, f func()) {
+				opened[row].WhileWaiting(func() { waits.Add(1); f() })
+			}
+		}
+		trainCommitting(t, c)
+		if serve && waits.Load() == 0 {
+			t.Error("no device has waited")
+		}
+		for _, d := range opened {
+			all = append(all, d.Spent())
+		}
+		return all
+	}
+	if with, without := spent(true), spent(false); !slices.Equal(with, without) {
+		t.Errorf("devices have spent %v, and %v where they serve nothing while they wait", with, without)
 	}
 }
 
@@ -111,12 +114,12 @@ func TestWorkInTheMiddleOfAPassTurnsTheDeviceBack(t *testing.T) {
 	}()
 	<-began
 	read := make(chan error, 1)
-	go func() { read <- e.doBetween(t.Context(), 2, trace.Span{}, func() error { return nil }) }()
-	for queued := false; !queued; {
+	go func() { read <- e.doReading(t.Context(), 2, trace.Span{}, func() error { return nil }) }()
+	envtest.Eventually(t, "the reading waits", func() bool {
 		e.mu.Lock()
-		queued = len(e.queue) > 0
-		e.mu.Unlock()
-	}
+		defer e.mu.Unlock()
+		return len(e.queue) > 0
+	})
 	close(waits)
 	if err := <-read; err != nil {
 		t.Fatal(err)
@@ -148,7 +151,7 @@ func TestAVectorIsReadBesideThePassesOfOtherPipelines(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := false
-	if err := e.doBetween(t.Context(), e.queueOf(0), trace.Span{}, func() error { read = true; return nil }); err != nil || !read {
+	if err := e.doReading(t.Context(), e.queueOf(0), trace.Span{}, func() error { read = true; return nil }); err != nil || !read {
 		t.Errorf("read: %v, %v", read, err)
 	}
 	close(other.end)
