@@ -58,8 +58,8 @@ func (c *Candidate) why(winner *Candidate) string {
 func (o *Outcome) weighed(chosen *Candidate) []string {
 	switch {
 	case o.open && o.critical == 0 && chosen.Pipelines > 1:
-		return []string{fmt.Sprintf("%s were chosen by samples a second; they need more samples than one for the same loss, how many is not known: with train.critical_batch the choice is by the time to a target",
-			words.Count(chosen.Pipelines, "pipeline"))}
+		return []string{fmt.Sprintf("%s were chosen by samples a second, of which each further one had to gain %.0f%%; they need more samples than one for the same loss, how many is not known: with train.critical_batch the choice is by the time to a target",
+			words.Count(chosen.Pipelines, "pipeline"), 100*UnknownGain)}
 	case !o.open && o.critical > 0:
 		return []string{"pipelines is given, so train.critical_batch weighs nothing; with pipelines: auto it does"}
 	}
