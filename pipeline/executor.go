@@ -202,20 +202,14 @@ func (e *executor) submit(w work) {
 	e.unlockAndWake()
 }
 
-// between runs the calls that may run between two layers of a pass and that wait. On the executor, in the middle of a pass.
-func (e *executor) between() { e.serve(func(c *call) bool { return c.between }) }
-
-// readings is between for those that only read. On the executor, in the middle of a pass.
-func (e *executor) readings() { e.serve(func(c *call) bool { return c.reading }) }
-
-// serve runs the calls of a kind that wait, and turns the device back to the queue of the pass.
-func (e *executor) serve(kind func(*call) bool) {
+// between runs the calls that may run in the middle of a pass and that wait, and turns the device back to the queue of the pass. On the executor.
+func (e *executor) between() {
 	defer e.turn(e.current)
 	for {
 		e.mu.Lock()
 		at := slices.IndexFunc(e.queue, func(w work) bool {
 			c, ok := w.(*call)
-			return ok && kind(c)
+			return ok && c.between
 		})
 		if at < 0 {
 			e.mu.Unlock()
@@ -234,14 +228,9 @@ func (e *executor) Do(ctx context.Context, span trace.Span, f func() error) erro
 	return e.call(ctx, span, &call{f: f})
 }
 
-// doBetween is Do for what may also run in the middle of a pass, between two layers: it writes nothing that the pass uses, and reads nothing that it writes.
+// doBetween is Do for what may also run in the middle of a pass, between two layers: it touches nothing that the pass does.
 func (e *executor) doBetween(ctx context.Context, span trace.Span, f func() error) error {
 	return e.call(ctx, span, &call{f: f, between: true})
-}
-
-// doReading is doOn for what reads device memory that no pass writes: it may also run in the middle of a pass.
-func (e *executor) doReading(ctx context.Context, queue int, span trace.Span, f func() error) error {
-	return e.call(ctx, span, &call{f: f, queue: queue, between: true, reading: true})
 }
 
 // doOn is Do on a queue of the device.
@@ -287,7 +276,6 @@ type call struct {
 	executor   *executor
 	queue      int  // of the device
 	between    bool // it may run in the middle of a pass
-	reading    bool // of those: it reads, and changes nothing on the device
 	ran        bool
 	start, end time.Duration // when it ran
 }

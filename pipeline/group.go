@@ -110,12 +110,8 @@ func (g *Group) device(row int) *localDevice {
 			d.executor.queues, d.executor.use = make([]underWay, q.Count()), q.Use
 		}
 	}
-	if serve := g.config.WhileWaiting; serve != nil {
-		beside := d.executor.between
-		if len(g.config.groups()) == 1 { // averaging is of pipelines that share the device, and takes its time
-			beside = d.executor.readings
-		}
-		serve(row, beside)
+	if serve := g.config.WhileWaiting; serve != nil && len(g.config.groups()) > 1 { // pipelines that share the device average in its time
+		serve(row, d.executor.between)
 	}
 	g.devices = append(g.devices, d)
 	return d

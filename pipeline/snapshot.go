@@ -44,9 +44,8 @@ type PipelineState struct {
 const copyChunk = 1 << 18
 
 // snapshotter copies vectors to host memory while training goes on. A capture only notes what must be read; the reading is
-// done in chunks between other work on the executor, or beside it, where the device can do that: while it waits for a pass, and on the queue of the
-// pipeline that owns the vector, beside the passes of others. Whatever is about to change a vector reads the rest of its owner's
-// vectors first. So a snapshot costs training the copying at most, and no wait, and no second set of vectors.
+// done in chunks between other work on the executor, on the queue of the pipeline that owns the vector, beside the passes of others where the device has several.
+// Whatever is about to change a vector reads the rest of its owner's vectors first. So a snapshot costs training the copying and no wait, and no second set of vectors.
 type snapshotter struct {
 	index    int
 	config   *Config
@@ -137,7 +136,7 @@ func (s *snapshotter) read(ctx context.Context, c capture) error {
 	queue := s.executor.queueOf(max(0, c.owner)) // a center was written before all that this one is given
 	for _, part := range c.parts {
 		for complete := false; !complete; {
-			err := s.executor.doReading(ctx, queue, span, func() error {
+			err := s.executor.doOn(ctx, queue, span, func() error {
 				part.read(copyChunk)
 				complete = part.done == len(part.to)
 				return nil
