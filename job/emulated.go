@@ -22,6 +22,9 @@ func (d *Devices) KeepValues() bool { return d.Kind != KindEmulated || d.Emulate
 // InHost reports whether what the job's devices hold lies in the memory of the host.
 func (d *Devices) InHost() bool { return d.KeepValues() && d.Kind != KindGPU }
 
+// ModulesOnGPUs reports whether the job computes a user's modules on GPUs: an interpreter for each row has the GPU, and stages are in the memory of the host.
+func (j *Job) ModulesOnGPUs() bool { return j.Devices.Kind == KindGPU && j.Model.Python != "" }
+
 // At is entry i of a list with an entry for each stage or device, or the one that stands for all; the zero value of an empty
 // list. Beyond the last entry it is the last: a tuning also tries more stages than the list is for.
 func At[T any](list []T, i int) (value T) {

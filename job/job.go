@@ -409,8 +409,8 @@ type Center struct {
 
 // Devices says what the stages run on.
 type Devices struct {
-	// The kind of device. `auto`: GPUs where the program and the node have them, the job fits them and nothing is said of `cpu`,
-	// else the node's cores; `gpu`: GPUs of NVIDIA; `ref` is plain Go, slow, the one that every other is
+	// The kind of device. `auto`: GPUs where the program and the node have them, the job fits them, nothing is said of `cpu` and
+	// the model is none of modules in Python, else the node's cores; `gpu`: GPUs of NVIDIA; `ref` is plain Go, slow, the one that every other is
 	// tested against; `emulated` takes the time and the memory that `emulated` says, and computes only where that says so.
 	Kind string `yaml:"kind" json:"kind" default:"auto" rule:"oneof=auto|gpu|cpu|ref|emulated" also:"device_type cuda=gpu nvidia=gpu"`
 	// The GPUs of a node; with the kinds gpu and auto.
@@ -463,7 +463,7 @@ type GPU struct {
 	// most one for each stage; 1 where jobs may use instances of divided GPUs (MIG), of which a process sees one.
 	Count Count `yaml:"count" json:"count" default:"auto" rule:"min=1 max=1024 word=auto" also:"num_gpus"`
 	// What the job may take of the memory of each: bytes, or up to 1 a share. `auto`: all but a twentieth. The CUDA context of the
-	// worker, 512 MiB, is a part of it.
+	// worker, or of each interpreter of modules in Python, 512 MiB, is a part of it.
 	Memory Factor `yaml:"memory" json:"memory" default:"auto" rule:"above=0 max=1e18 word=auto" also:"gpu_memory_utilization"`
 	// Whether products and convolutions of f32 may round what they multiply to TF32, which has 10 bits behind the point in place of 23: several
 	// times as fast, and as far from f32 as allow_tf32 of PyTorch. It governs convolutions by cuDNN too. `false` is PyTorch's default for products; for

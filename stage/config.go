@@ -53,6 +53,8 @@ type Config struct {
 	Seed uint64
 	// Pipeline is which one this is a stage of, 0-based: each drops out something else.
 	Pipeline int
+	// KeptApart says that what a user's modules keep between passes is in memory of another device, which has a price of its own.
+	KeptApart bool
 	// Frozen are the parameters that are not trained, which the caller closes after the last stage that reads them. Nil: the stage has its
 	// own, with what they start with.
 	Frozen *Frozen
@@ -130,7 +132,9 @@ func (c Config) Validate() error {
 
 func (c Config) what() string { return fmt.Sprintf("stage %d of %d", c.Index, c.Count) }
 
-func (c Config) size() layer.Size { return layer.Size{B: c.Samples, T: c.Sequence, Compute: c.Compute} }
+func (c Config) size() layer.Size {
+	return layer.Size{B: c.Samples, T: c.Sequence, Compute: c.Compute, Apart: c.KeptApart}
+}
 
 func (c Config) layers() []layer.Layer { return c.Model.Layers[c.Range.From:c.Range.To] }
 

@@ -146,20 +146,28 @@ type Memory struct {
 	Host int64 `json:"host,omitempty"`
 	// Queues is the work space that libraries have on a GPU for each queue of it, beside the stage: nobody counts it. 0 where observed.
 	Queues int64 `json:"queues,omitempty"`
+	// Copies is what the interpreter of a user's modules has on a GPU: copies of weights and gradients, what it keeps between passes, and the work space of its
+	// libraries. All else is then in the memory of the host. 0: the modules compute where all else does, or there are none; and where observed.
+	Copies int64 `json:"copies,omitempty"`
 	// Allocated, where measured, is what the allocator of the device gave out; the parts above are 0 then, since nobody measures them.
 	Allocated int64 `json:"allocated,omitempty"`
 }
 
 // Total is the sum of the parts.
 func (m Memory) Total() int64 {
-	return m.Weights + m.Gradients + m.State + m.Activations + m.Boundaries + m.Center + m.Host + m.Queues + m.Allocated
+	return m.Weights + m.Gradients + m.State + m.Activations + m.Boundaries + m.Center + m.Host + m.Queues + m.Copies + m.Allocated
 }
 
-// OnDevice is what is allocated on the device: all but messages and what else is the host's.
-func (m Memory) OnDevice() int64 { return m.Total() - m.Boundaries - m.Host }
+// OnDevice is what is allocated on the device: all but messages and what else is the host's. Where an interpreter has the device, it is what that has.
+func (m Memory) OnDevice() int64 {
+	if m.Copies > 0 {
+		return m.Copies
+	}
+	return m.Total() - m.Boundaries - m.Host
+}
 
-// Counted is what the stage itself allocates there, which is what a worker counts.
-func (m Memory) Counted() int64 { return m.OnDevice() - m.Queues }
+// Counted is what the stage itself allocates, which is what a worker counts.
+func (m Memory) Counted() int64 { return m.Total() - m.Boundaries - m.Host - m.Queues - m.Copies }
 
 // LinkTerms are what a link carries in one batch of one pipeline, both ways.
 type LinkTerms struct {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/stage/device/cuda/cudatest"
+	"github.com/avgpipe/avgpipe/stage/foreign/foreigntest"
 )
 
 // gpuJob trains a very small GPT-2: the driver of these tests runs kernels on the host, a thousand times slower than a GPU.
@@ -92,6 +93,51 @@ func TestAJobOnGPUsLearnsAsOnTheCPU(t *testing.T) {
 		if m.Counted() != got.StageStatus[k].MemoryBytes || len(explained.Memory) != 2 {
 			t.Errorf("stage %d is explained to take %+v", k, m)
 		}
+	}
+}
+
+// modulesOnGPUs trains modules in Python.
+const modulesOnGPUs = `version: 1
+name: modules
+model: {python: modules.py:build, interpreter: %s}
+data: {files: [corpus.txt], holdout: 0.01, sequence: 16}
+optimizer: {name: adamw, lr: 1e-2}
+train: {steps: 200, batch: 4, eval_samples: 8}
+stages: 2
+pipelines: 2
+micro_batches: 2
+schedule: 1f1b
+center: {commit_every: 5}
+seed: 3
+`
+
+// TestModulesInPythonTrainOnGPUsOfTheDaemon, which gives one to each interpreter; they are pretended, and so train to the same bits as on cores. A worker that is killed changes nothing.
+func TestModulesInPythonTrainOnGPUsOfTheDaemon(t *testing.T) {
+	s, _ := gpuSite(t)
+	s.write("modules.py", "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Embedding(256, 16), nn.Linear(16, 32), nn.Dropout(0.1), nn.Linear(32, 256))\n")
+	request := api.SubmitRequest{File: "modules.yaml", Source: fmt.Sprintf(modulesOnGPUs, foreigntest.PretendGPU(t)), Base: s.dir}
+	want := s.trained(s.submitted(request, "devices={kind: cpu, cpu: {threads: 1}}"))
+	id := s.submitted(request, "devices.kind=gpu")
+	before := s.committed(id, 5)
+	if err := syscall.Kill(s.worker(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	got := s.trained(id)
+	if got.Generation <= before.Generation || *got.EvalLoss != *want.EvalLoss || *got.InitialLoss != *want.InitialLoss {
+		t.Errorf("generation %d after %d; losses from %v to %v, on cores from %v to %v", got.Generation, before.Generation, *got.InitialLoss, *got.EvalLoss, *want.InitialLoss, *want.EvalLoss)
+	}
+	if one, other := got.StageStatus[0], got.StageStatus[1]; one.GPU == "" || one.GPU == other.GPU || !strings.HasSuffix(one.Device, " on "+one.GPU) || !strings.HasSuffix(other.Device, " on "+other.GPU) {
+		t.Errorf("stages are on %s (%s) and %s (%s)", one.GPU, one.Device, other.GPU, other.Device)
+	}
+	for _, on := range got.StageStatus {
+		if on.PredictedBytes != on.MemoryBytes {
+			t.Errorf("stage %d: %d bytes are predicted, %d taken", on.Stage, on.PredictedBytes, on.MemoryBytes)
+		}
+	}
+	tuned := s.submitted(request, "devices.kind=gpu", "pipelines=auto", "tuning_share=0", "train.steps=10")
+	s.trained(tuned)
+	if explained, err := s.client.Explain(t.Context(), tuned); err != nil || explained.Report == nil || explained.Report.Chosen.Measured == nil {
+		t.Errorf("modules on GPUs are not tuned: %+v, %v", explained.Report, err)
 	}
 }
 

@@ -75,13 +75,15 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	}
 	a := &admission{access: &access.Opener{User: &q.User, OnOpen: opens}, job: j, at: at, model: m, open: pick.Asked}
 	switch {
+	case j.ModulesOnGPUs() && len(gpu.Usable(q.Host.GPUs)) == 0:
+		a.at.Refuse("devices.kind", "cpu", "devices.kind is gpu, and this node has no GPU that jobs may use%s", because(q.Host.NoGPU))
 	case j.Model.Python != "":
 		a.checkPython(ctx)
 	case j.Model.From != "":
 		a.checkFrom(r.Base)
 	}
 	facts := spec.Facts{Cores: q.Host.Cores, MemoryBytes: q.Host.MemoryBytes, Model: a.model, GPUs: q.Host.GPUs, NoGPU: q.Host.NoGPU, Hosts: q.Host.Hosts, Unread: j.Train.Epochs > 0}
-	if j.Devices.Kind == job.KindAuto && facts.NoGPU == "" && len(gpu.Usable(facts.GPUs)) > 0 && a.model != nil {
+	if j.Devices.Kind == job.KindAuto && facts.NoGPU == "" && len(gpu.Usable(facts.GPUs)) > 0 && a.model != nil && a.model.Family != model.Python {
 		if lacks := a.missing(job.KindGPU); lacks != nil {
 			facts.NoGPU = lacks.Error()
 		}
@@ -110,6 +112,14 @@ func Admit(ctx context.Context, q Request, opens func(path string)) (*spec.Spec,
 	}
 	s.Output, s.Weights, s.Program, s.Tokenizer, s.Files, s.Remote = output, a.weights, a.program, a.found.Tokenizer, a.found.Files, a.remote
 	return s, nil
+}
+
+// because is the end of a sentence that says why.
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return ": " + why
 }
 
 // refusal is the answer to a job file with problems.
@@ -141,7 +151,7 @@ func (a *admission) resolve(f spec.Facts) *spec.Resolution {
 // checkOperations refuses a model with an operation that the job's devices lack, and names the kinds that lack none.
 func (a *admission) checkOperations() {
 	computes := a.job.Devices.Kind
-	if a.job.Devices.Emulated.Compute {
+	if a.job.Devices.Emulated.Compute || a.job.ModulesOnGPUs() { // all but a user's modules
 		computes = "cpu"
 	}
 	problem := a.missing(computes)
@@ -150,7 +160,7 @@ func (a *admission) checkOperations() {
 	}
 	var able []string
 	for _, kind := range pick.Kinds() {
-		if kind != computes && kind != job.KindEmulated && a.missing(kind) == nil {
+		if kind != computes && kind != job.KindEmulated && (kind != job.KindGPU || a.model.Family != model.Python) && a.missing(kind) == nil {
 			able = append(able, kind)
 		}
 	}
@@ -168,9 +178,6 @@ func (a *admission) missing(kind string) error {
 		return err
 	}
 	if a.model.Family == model.Python {
-		if kind == job.KindGPU {
-			return errors.Join(errors.New("a GPU does not compute modules in Python; their interpreter computes on cores"), dev.Close())
-		}
 		dev = foreign.Asked(dev)
 	}
 	size, o := footprint.Size(a.model, a.job, 1), a.job.Optimizer

@@ -41,6 +41,9 @@ func (a *admission) checkPython(ctx context.Context) {
 	}
 	a.job.Model.Family = m.Family
 	a.why = append(a.why, fmt.Sprintf("model.python: %d modules of %s", len(m.Layers), c.Framework))
+	if a.job.ModulesOnGPUs() {
+		a.why = append(a.why, "devices.kind gpu: the modules compute on GPUs, and all else on cores, in the memory of the host; the dry run was on cores, so the shares of stages are those of cores until a tuning measures them")
+	}
 	if from := a.job.Model.From; from != "" {
 		if a.weights, err = export.Check(a.access, from, m); err != nil {
 			a.at.Refuse("model.from", "", "model.from: %v", err)

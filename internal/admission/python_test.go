@@ -2,6 +2,7 @@ package admission
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +11,10 @@ import (
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/api"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/gpu"
 	"github.com/avgpipe/avgpipe/internal/spec"
+	"github.com/avgpipe/avgpipe/stage/device/cuda"
+	"github.com/avgpipe/avgpipe/stage/foreign/foreigntest"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -155,9 +159,44 @@ func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
 			t.Errorf("%s: %v\nwant %q", section, err, want)
 		}
 	}
-	_, q := python(t, "python: train.py:build", "devices: {kind: gpu}\n")
-	if _, err := Admit(t.Context(), q, func(string) {}); err == nil {
-		t.Error("modules in Python are taken for GPUs")
+}
+
+// TestModulesInPythonAreAdmittedToGPUs where the interpreter's PyTorch has CUDA and the node has GPUs, whether or not this program has kernels for them; auto takes cores, and says so.
+func TestModulesInPythonAreAdmittedToGPUs(t *testing.T) {
+	two := []gpu.GPU{{Name: "H100", UUID: "GPU-1", MemoryBytes: 4 << 30}, {Index: 1, Name: "H100", UUID: "GPU-2", MemoryBytes: 2 << 30}}
+	plain, pretended := stagetest.Python(t), foreigntest.PretendGPU(t)
+	for _, c := range []struct {
+		interpreter, devices string
+		gpus                 []gpu.GPU
+		want                 string // of the reasons; or of the error
+		refused              bool
+	}{
+		{pretended, "kind: gpu", two, "devices.kind gpu: the modules compute on GPUs, and all else on cores", false},
+		{pretended, "kind: gpu", two, "memory, as predicted: GPU 0 ", false},
+		{plain, "kind: gpu", two, "torch 1.", true},
+		{plain, "kind: gpu", two, " is built without CUDA, so it computes on no GPU; expected a build with CUDA: model.interpreter names another interpreter, and with devices.kind: cpu", true},
+		{pretended, "kind: gpu", nil, "devices.kind is gpu, and this node has no GPU that jobs may use: this program is built without CUDA", true},
+		{pretended, "kind: gpu, gpu: {memory: 5.5e8}", two, "bytes short (GPU 0; devices.gpu.memory is 550 MB, of which the CUDA context takes 537 MB)", true},
+		{pretended, "kind: gpu, gpu: {count: 1, memory: 9e8}", two, "devices.gpu.memory is 900 MB; on a GPU of 2 stages each interpreter has a CUDA context, which take 1.07 GB of it", true},
+		{pretended, "kind: auto", two, "devices.kind auto took cpu: modules in Python compute on GPUs only where devices.kind is gpu", false},
+		{plain, "kind: auto", nil, "", false},
+	} {
+		_, q := python(t, "python: train.py:build", "devices: {"+c.devices+"}\n")
+		q.Submit.Source = strings.Replace(q.Submit.Source, plain, c.interpreter, 1)
+		q.Host.GPUs, q.Host.NoGPU = c.gpus, cuda.ErrAbsent.Error()
+		s, err := Admit(t.Context(), q, func(string) {})
+		found := fmt.Sprint(err)
+		if err == nil {
+			found = strings.Join(s.Why, "\n")
+		}
+		if (err != nil) != c.refused || !strings.Contains(found, c.want) {
+			t.Errorf("%s of %s with %d GPUs: %s\nwant %q", c.devices, c.interpreter, len(c.gpus), found, c.want)
+		}
+		if err == nil && strings.HasPrefix(c.devices, "kind: gpu") {
+			if s.GPUs() != 2 || s.Job.Devices.CPU.Threads != 1 || s.HostBytes() < 1<<30 { // the libraries of two interpreters, and the stages
+				t.Errorf("it takes %d GPUs, %d threads a stage and %d bytes of the host", s.GPUs(), s.Job.Devices.CPU.Threads, s.HostBytes())
+			}
+		}
 	}
 }
 

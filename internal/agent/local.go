@@ -222,7 +222,7 @@ func (l *Local) Start(ctx context.Context, a control.Assignment) (Process, error
 		err = rotateLog(dir, limits.LogBytes, limits.LogFiles)
 	}
 	if err == nil {
-		onGPU := slices.ContainsFunc(a.Stages, func(s control.StagePlace) bool { return s.Node == a.Node && s.GPU != "" })
+		onGPU := !a.Spec.Job.ModulesOnGPUs() && slices.ContainsFunc(a.Stages, func(s control.StagePlace) bool { return s.Node == a.Node && s.GPU != "" })
 		inherit, taken := l.giveLink(&a)
 		defer taken()
 		c.inherit = inherit
@@ -235,7 +235,7 @@ func (l *Local) Start(ctx context.Context, a control.Assignment) (Process, error
 	return c.process, nil
 }
 
-// start starts a process by a command, to which flags of GPUs are added where it uses some.
+// start starts a process by a command, to which flags of GPUs are added where it uses some itself: interpreters have libraries of their own.
 func (l *Local) start(ctx context.Context, c *child, command []string, onGPU bool, flag, path string, todo any) error {
 	if onGPU && l.config.Graphics != nil {
 		more, err := l.config.Graphics(ctx)
@@ -270,7 +270,7 @@ func (l *Local) Tune(ctx context.Context, r control.TuneRequest) (Process, error
 		err = l.fetched(ctx, &r.Spec)
 	}
 	if err == nil {
-		err = l.start(ctx, c, l.config.Tuning, len(r.GPUs) > 0, requestFlag, control.TuneRequestPath(c.dir), r)
+		err = l.start(ctx, c, l.config.Tuning, len(r.GPUs) > 0 && !r.Spec.Job.ModulesOnGPUs(), requestFlag, control.TuneRequestPath(c.dir), r)
 	}
 	if err != nil {
 		return Process{}, errors.Join(fmt.Errorf("start tuning: %w", err), c.clear())

@@ -75,10 +75,13 @@ func Digest(opener *access.Opener, j *job.Job) (string, error) {
 }
 
 // Config is how the interpreter of a job is started for a user: where his program lies, with an environment of his own, since that of this process is not
-// for him.
+// for him. It sees no GPU, and where the modules are to compute on one, that they could is all that is looked at.
 func Config(j *job.Job, uid uint32) foreign.Config {
 	path, _ := j.Model.Program()
 	c := foreign.Config{Interpreter: Interpreter(j), Dir: filepath.Dir(path), Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}}
+	if j.ModulesOnGPUs() {
+		c.Device = "cuda"
+	}
 	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil {
 		c.Env = append(c.Env, "HOME="+u.HomeDir, "USER="+u.Username, "LOGNAME="+u.Username)
 	}

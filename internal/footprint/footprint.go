@@ -62,20 +62,35 @@ const (
 	stagingBytes = 32 << 20
 )
 
+// Contexts is how many CUDA contexts are on the GPU of a row of a plan: of our own stages that of the worker, and of a user's modules one for the interpreter
+// of each row that shares it.
+func Contexts(j *job.Job, row, rows int) int64 {
+	if !j.ModulesOnGPUs() {
+		return 1
+	}
+	n := int64(0)
+	for r := range rows {
+		if j.Devices.GPU.Of(r, rows) == j.Devices.GPU.Of(row, rows) {
+			n++
+		}
+	}
+	return n
+}
+
 // Stage implements tuner.Sizer.
 func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if m, ok := z.known[spec]; ok {
 		return m, nil
 	}
-	asked := spec
-	if z.job.Devices.Kind != job.KindGPU { // boundaries cross in the memory of the host
+	asked, onGPU := spec, z.job.Devices.Kind == job.KindGPU && !z.job.ModulesOnGPUs()
+	if !onGPU { // boundaries cross in the memory of the host
 		spec.HandedInputs, spec.HandedOutputs, spec.LandedInputs, spec.LandedGradients = 0, 0, 0, 0
 	}
 	size := Size(z.model, z.job, spec.Samples)
 	c := stage.Config{
 		Device: z.on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: size.B, Sequence: size.T,
 		Compute: size.Compute, Boundary: device.Floating(z.job.BoundaryPrecision), Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
-		HandedInputs: spec.HandedInputs, HandedOutputs: spec.HandedOutputs, LandedInputs: spec.LandedInputs, LandedGradients: spec.LandedGradients, Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
+		HandedInputs: spec.HandedInputs, HandedOutputs: spec.HandedOutputs, LandedInputs: spec.LandedInputs, LandedGradients: spec.LandedGradients, KeptApart: z.job.ModulesOnGPUs(), Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
 	}
 	all := spec.Pipelines * max(1, z.job.Groups)
 	method, err := jobfile.AveragingOpen(z.job, all)
@@ -92,7 +107,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		return tuner.Memory{}, err
 	}
 	n, queues := int64(spec.Pipelines), int64(1)
-	if z.job.Devices.Kind == job.KindGPU {
+	if onGPU {
 		queues = int64(device.QueuesFor(spec.Pipelines))
 	}
 	vectors := int64(method.Needs().Vectors(all, max(1, z.job.Groups), spec.Pipelines)) + 1 // and the evaluator's copy
@@ -106,7 +121,13 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 		Center: vectors * b.Vector, Boundaries: n*z.messages(shape, spec) + exchanged,
 		Host: workspace + kept + max(kept+z.snapshot(method.Needs(), n, int64(c.Optimizer.StateVectors()))*b.Vector, b.FrozenFlat),
 	}
-	if z.job.Devices.Kind == job.KindGPU {
+	if z.job.ModulesOnGPUs() {
+		if m.Copies, err = copies(c, b, shape, n); err != nil {
+			return tuner.Memory{}, err
+		}
+		m.Host += driverBytes
+	}
+	if onGPU {
 		m.Queues = queues * queueBytes
 		if m.Host += queues * stagingBytes; spec.From == 0 {
 			m.Host += driverBytes
@@ -117,6 +138,19 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	}
 	z.known[asked] = m
 	return m, nil
+}
+
+// copies is what an interpreter has on a GPU of a stage of so many pipelines: copies of weights and gradients; of each micro-batch in flight what crosses and what
+// is kept; as much again of one pass, for what is not kept; and the work space of its libraries. Nobody has measured it.
+func copies(c stage.Config, b stage.Bytes, shape stage.Shape, pipelines int64) (int64, error) {
+	c.KeptApart = false
+	with, err := c.Bytes()
+	if err != nil {
+		return 0, err
+	}
+	kept, slots := with.Activations-b.Activations, int64(c.Slots)
+	crossing := slots * int64(shape.InputBytes+shape.OutputBytes)
+	return b.Frozen + pipelines*(b.Parameters+b.Gradients+crossing+kept) + (crossing+kept)/slots + queueBytes, nil
 }
 
 // exchanged is how many vectors of the stage links to and from the other groups hold, some more than there are buffers for: the messages of segments that those own and

@@ -97,7 +97,7 @@ var mayImport = map[string][]string{
 	"internal/profile": {
 		"internal/access", "internal/api", "internal/checkpoint", "internal/footprint", "internal/gpu", "internal/obstacle", "internal/spec", "internal/words",
 		"tuner", "internal/worker", "internal/worker/control", "internal/trace", "elastic", "job", "schedule",
-		"stage", "stage/device", "stage/device/cuda", "stage/layer", "stage/model",
+		"stage", "stage/device", "stage/device/cuda", "stage/foreign", "stage/layer", "stage/model",
 	},
 	"internal/jobfile": {"elastic", "internal/strictyaml", "job", "schedule", "stage/model"},
 	"internal/admission": {

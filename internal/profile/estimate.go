@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/tuner"
 )
 
@@ -38,6 +39,9 @@ func (s *subject) assumed(t tuner.Target) spec.Price {
 			return spec.Price{FLOPs: given}
 		}
 		return spec.Price{FLOPs: 1e11}
+	}
+	if s.request.Spec.Job.ModulesOnGPUs() { // what the dry run took on cores: nobody knows how much faster a GPU is
+		return spec.Price{FLOPs: 1 / foreign.Seconds(1)}
 	}
 	i := slices.IndexFunc(prices, func(p devicePrice) bool { return strings.HasPrefix(s.Device, p.device) })
 	p := prices[i].Price
@@ -161,6 +165,8 @@ func (s *Session) priced(space *tuner.Space, report *tuner.Report) *tuner.Report
 	basis := fmt.Sprintf("a price model, assumed, not measured: %.3g floating-point operations a second on %s, %s for a layer of a micro-batch and %s for a step at least",
 		p.FLOPs, s.subject.Device, words.Seconds(3*p.Layer), words.Seconds(p.Step))
 	switch {
+	case s.config.Request.Spec.Job.ModulesOnGPUs():
+		basis = "what the dry run took on cores, as if GPUs were no faster: not measured"
 	case spec.Fixed(&s.config.Request.Spec.Job) != nil:
 		basis = "the times that the job gives to its emulated devices"
 	case s.config.Request.Spec.Job.Devices.Kind == job.KindEmulated:

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +25,18 @@ func TestAShortJobIsNotMeasured(t *testing.T) {
 	}
 	if cached, err := ReadCache(r.Cache, report.Digest); cached != nil || err != nil {
 		t.Errorf("cached: %+v, %v", cached, err)
+	}
+}
+
+// TestModulesOnGPUsArePricedAsTheirDryRun: a second of it on cores is one, since nobody knows what a GPU makes of it.
+func TestModulesOnGPUsArePricedAsTheirDryRun(t *testing.T) {
+	for program, want := range map[string]float64{"/train.py:build": 1, "": 5e10 / 2e13} {
+		s := &subject{Candidates: spec.Candidates{Device: "gpu (H100)"}}
+		s.request.Spec.Job = job.Job{Model: job.Model{Python: program}, Devices: job.Devices{Kind: job.KindGPU}}
+		const second = 5e10 // what a dry run makes of a second of a core
+		if found := second / s.assumed(tuner.Target{Devices: 1, Threads: 1}).FLOPs; math.Abs(found-want) > 1e-9 {
+			t.Errorf("program %q: a second is %v, expected %v", program, found, want)
+		}
 	}
 }
 

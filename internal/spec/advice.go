@@ -6,7 +6,6 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/avgpipe/avgpipe/internal/footprint"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -25,7 +24,7 @@ func (x *resolver) refuseShort(j *job.Job, memory []tuner.Memory, short *tuner.S
 	switch {
 	case short.Device >= 0 && j.Devices.Kind == job.KindGPU:
 		x.refuse("devices.gpu.memory", near, "%s%s (GPU %d; devices.gpu.memory is %s, of which the CUDA context takes %s); %s", first, shortText(short), short.Device,
-			words.Bytes(int64(j.Devices.GPU.Memory)), words.Bytes(footprint.ContextBytes), advice)
+			words.Bytes(int64(j.Devices.GPU.Memory)), words.Bytes(int64(j.Devices.GPU.Memory)-short.Capacity), advice)
 		return
 	case short.Device >= 0:
 		x.refuse("devices.emulated.memory", near, "%s%s; %s", first, shortText(short), advice)

@@ -13,6 +13,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // gpuReserve is the part of a GPU's memory that `auto` leaves: the driver's own, and what allocations of whole pages waste.
@@ -26,6 +27,8 @@ func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
 	why := ""
 	switch usable := gpu.Usable(f.GPUs); {
 	case len(f.GPUs) == 0 && f.NoGPU == cuda.ErrAbsent.Error(): // nobody expects any of this program
+	case f.Model.Family == model.Python && len(usable) > 0:
+		why = "modules in Python compute on GPUs only where devices.kind is gpu: they were tried on cores"
 	case j.Devices.CPU != (job.CPU{}):
 		why = "devices.cpu is given"
 	case f.NoGPU != "":
@@ -52,9 +55,12 @@ func resolveAuto(j *job.Job, f Facts) (*Resolution, strictyaml.Problems) {
 // takeGPUs decides what a job takes of the node's GPUs. It reports whether that is there.
 func (x *resolver) takeGPUs() bool {
 	g, usable := &x.Job.Devices.GPU, gpu.Usable(x.GPUs)
-	given := g.Count != job.Auto
+	given, together := g.Count != job.Auto, gpu.Together(usable)
+	if x.Job.ModulesOnGPUs() {
+		together = len(usable) // each interpreter is a process
+	}
 	switch {
-	case x.NoGPU != "":
+	case x.NoGPU != "" && (!x.Job.ModulesOnGPUs() || len(usable) == 0): // what it says is of our own kernels
 		x.refuse("devices.kind", "cpu", "devices.kind is gpu: %s", x.NoGPU)
 		return false
 	case len(usable) == 0:
@@ -63,12 +69,12 @@ func (x *resolver) takeGPUs() bool {
 	case int(g.Count) > len(usable):
 		x.refuse("devices.gpu.count", strconv.Itoa(len(usable)), "devices.gpu.count is %d; jobs may use %s of this node%s", g.Count, names(usable), sick(x.GPUs))
 		return false
-	case int(g.Count) > gpu.Together(usable):
+	case int(g.Count) > together:
 		x.refuse("devices.gpu.count", "1", "devices.gpu.count is %d; some of the GPUs of this node are instances of a divided one (MIG), and a process computes on one of "+
 			"these alone: %s; %s", g.Count, names(usable), wholeOnes(usable, int(g.Count)))
 		return false
 	case g.Count == job.Auto:
-		g.Count = job.Count(gpu.Together(usable))
+		g.Count = job.Count(together)
 	}
 	if x.Job.Stages != job.Auto && g.Count > x.Job.Stages {
 		if given {
@@ -114,9 +120,13 @@ func (x *resolver) takeGPUMemory(usable []gpu.GPU) bool {
 	case given < 1000:
 		unit = fmt.Sprintf(" (%v, and what is above 1 is bytes)", given)
 	}
-	if got := int64(*memory); got <= footprint.ContextBytes {
-		x.refuse("devices.gpu.memory", "auto", "devices.gpu.memory is %s%s; the CUDA context of a worker takes %s of it, and stages the rest; of a GPU of this node "+
-			"there are %s", words.Bytes(got), unit, words.Bytes(footprint.ContextBytes), words.Bytes(least))
+	contexts, whose := int64(1), "the CUDA context of a worker takes"
+	if n := (x.Job.Stages + x.Job.Devices.GPU.Count - 1) / x.Job.Devices.GPU.Count; x.Job.ModulesOnGPUs() && n > 0 { // 0: it is measured how many there are
+		contexts, whose = int64(n), fmt.Sprintf("on a GPU of %s each interpreter has a CUDA context, which take", words.Count(int(n), "stage"))
+	}
+	if got := int64(*memory); got <= contexts*footprint.ContextBytes {
+		x.refuse("devices.gpu.memory", "auto", "devices.gpu.memory is %s%s; %s %s of it, and stages the rest; of a GPU of this node "+
+			"there are %s", words.Bytes(got), unit, whose, words.Bytes(contexts*footprint.ContextBytes), words.Bytes(least))
 		return false
 	}
 	return true
@@ -153,7 +163,10 @@ func Memories(j *job.Job, rows int) (bytes []int64, of []int) {
 		for r := range of {
 			of[r] = d.GPU.Of(r, rows)
 		}
-		bytes = slices.Repeat([]int64{max(0, int64(d.GPU.Memory)-footprint.ContextBytes)}, min(rows, int(d.GPU.Count)))
+		bytes = make([]int64, min(rows, int(d.GPU.Count)))
+		for r, in := range of {
+			bytes[in] = max(1, int64(d.GPU.Memory)-footprint.Contexts(j, r, rows)*footprint.ContextBytes) // 0 would be no bound
+		}
 	case job.KindEmulated:
 		for r := range of {
 			bytes = append(bytes, int64(job.At(d.Emulated.Memory, r)))

@@ -2,6 +2,7 @@ package spec_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -9,6 +10,8 @@ import (
 	"github.com/avgpipe/avgpipe/internal/spec"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/device/cuda"
+	"github.com/avgpipe/avgpipe/stage/model"
+	"github.com/avgpipe/avgpipe/tuner"
 )
 
 var gpuJob = strings.NewReplacer("name: emulated", "name: small", "{kind: emulated, emulated: {forward: 0.1ms}}", "{kind: gpu}").Replace(emulatedJob)
@@ -92,6 +95,67 @@ func TestStagesShareGPUs(t *testing.T) {
 	}
 	if d := found.Job.Devices; d.GPU.Count != 2 || d.CPU.Threads != 1 || d.CPU.Count != 4 {
 		t.Errorf("devices are %+v", d)
+	}
+}
+
+// TestInterpretersHaveGPUsOfTheirOwn: several on one have a context each, instances of a divided one serve several, and this program needs no kernels. What stages allocate is the host's, and what modules
+// keep between passes is not a part of it.
+func TestInterpretersHaveGPUsOfTheirOwn(t *testing.T) {
+	config := &model.ModulesConfig{ModelType: model.Python, Task: model.Language, Sequence: 8, Vocabulary: 256}
+	crosses := model.ModulePort{Shape: []int{8, 16}, Type: "f32", Differentiable: true}
+	const kept = 1 << 20
+	for i := range 4 {
+		one := model.Module{
+			Name: strconv.Itoa(i), Inputs: []model.ModulePort{crosses}, Outputs: []model.ModulePort{crosses}, Forward: 1e6, Backward: 2e6, Kept: kept,
+			Parameters: []model.ModuleParam{{Name: strconv.Itoa(i) + ".weight", Shape: []int{64, 64}}},
+		}
+		if i == 0 {
+			one.Inputs = []model.ModulePort{{Shape: []int{8}, Type: "i32"}}
+		}
+		config.Modules = append(config.Modules, one)
+	}
+	config.Modules[3].Outputs = []model.ModulePort{{Shape: []int{8, 256}, Type: "f32", Differentiable: true}}
+	m, err := config.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	divided := []gpu.GPU{{Name: "H100 MIG 1g.10gb", UUID: "MIG-1", Parent: "GPU-1", MemoryBytes: 4 << 30}, {Name: "H100 MIG 1g.10gb", UUID: "MIG-2", Parent: "GPU-1", MemoryBytes: 4 << 30}}
+	memory := map[string][]tuner.Memory{}
+	for _, kind := range []string{"gpu", "cpu"} {
+		j, facts := parsed(t, gpuJob, 1<<36, "stages=4", "devices={kind: "+kind+"}")
+		j.Model = job.Model{Family: model.Python, Python: "/x.py:build"}
+		facts.Model, facts.GPUs, facts.NoGPU = m, divided, cuda.ErrAbsent.Error()
+		found, problems := spec.Resolve(j, facts, nil)
+		if len(problems) > 0 || found.Job.Stages != 4 {
+			t.Fatalf("%s: %v", kind, problems)
+		}
+		memory[kind] = found.Memory
+		if kind == "cpu" {
+			continue
+		}
+		bytes, of := spec.Memories(&found.Job, 4)
+		const context = 512 << 20
+		if all := int64(found.Job.Devices.GPU.Memory); found.Job.Devices.GPU.Count != 2 || !slices.Equal(bytes, []int64{all - 2*context, all - 2*context}) || !slices.Equal(of, []int{0, 0, 1, 1}) {
+			t.Errorf("%d GPUs, of which rows %v have %v, of %v bytes", found.Job.Devices.GPU.Count, of, bytes, all)
+		}
+		for memory, want := range map[job.Factor]string{
+			2 * context:       "on a GPU of 2 stages each interpreter has a CUDA context, which take 1.07 GB of it, and stages the rest",
+			2*context + 1<<20: " bytes short (GPU 0; devices.gpu.memory is 1.07 GB, of which the CUDA context takes 1.07 GB)",
+		} {
+			j.Devices.GPU.Memory = memory
+			if _, problems := spec.Resolve(j, facts, nil); len(problems) != 1 || problems[0].Key != "devices.gpu.memory" || !strings.Contains(problems[0].Message, want) {
+				t.Errorf("a GPU of %v bytes: %v\nwant %q", memory, problems, want)
+			}
+		}
+	}
+	for k, on := range memory["gpu"] {
+		in := memory["cpu"][k]
+		if on.OnDevice() != on.Copies || in.Copies != 0 || on.Weights != in.Weights || on.State != in.State || on.Center != in.Center {
+			t.Errorf("stage %d takes %+v with a GPU, %+v on cores", k, on, in)
+		}
+		if less := in.Activations - on.Activations; less < kept || on.Copies < less+on.Weights+on.Gradients || on.Host <= in.Host {
+			t.Errorf("stage %d has %d bytes fewer of activations in the host's memory, and %d on the GPU: %+v", k, less, on.Copies, on)
+		}
 	}
 }
 

@@ -203,7 +203,8 @@ func (a *arrangement) whyMemory() string {
 	var text strings.Builder
 	text.WriteString("memory, as predicted:")
 	for d := range devices {
-		fmt.Fprintf(&text, " GPU %d %s of %s, with %s;", d, words.Bytes(on[d]+footprint.ContextBytes), words.Bytes(devices[d]+footprint.ContextBytes), stagesText(in[d]))
+		all := int64(a.job.Devices.GPU.Memory)
+		fmt.Fprintf(&text, " GPU %d %s of %s, with %s;", d, words.Bytes(on[d]+all-devices[d]), words.Bytes(all), stagesText(in[d]))
 	}
 	return text.String() + " the host " + words.Bytes(host)
 }

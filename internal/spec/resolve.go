@@ -184,7 +184,7 @@ func parameters(m *model.Model) (all, trained float64) {
 // that nobody waits for, which are also those whose sizes an integer may not hold.
 func (x *resolver) checkSize() bool {
 	most, where := x.hostBytes(), x.host()
-	if g := x.Job.Devices.GPU; x.Job.Devices.Kind == job.KindGPU {
+	if g := x.Job.Devices.GPU; x.Job.Devices.Kind == job.KindGPU && !x.Job.ModulesOnGPUs() {
 		most = int64(g.Count) * int64(g.Memory)
 		where = fmt.Sprintf("the job's %s have %s for it", words.Count(int(g.Count), "GPU"), words.Bytes(most))
 	}

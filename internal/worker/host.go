@@ -327,8 +327,12 @@ func (h *host) openDevices(ctx context.Context) error {
 		if on == nil {
 			cores := coresOf(len(h.devices)%int(spec.CPU.Count), spec.CPU, h.assignment.Cores)
 			var initial stage.Lookup
-			dev, about, err := pick.Open(spec.Kind, pick.Config{
-				Threads: int(spec.CPU.Threads), Cores: cores, Over: h.overInterpreter(ctx, row, cores, &initial),
+			kind := spec.Kind
+			if h.assignment.Spec.Job.ModulesOnGPUs() { // the interpreter has the GPU
+				kind = "cpu"
+			}
+			dev, about, err := pick.Open(kind, pick.Config{
+				Threads: int(spec.CPU.Threads), Cores: cores, Over: h.overInterpreter(ctx, row, h.assignment.Stages[k].GPU, cores, &initial),
 				Emulated: emulate(spec.Emulated, row, len(h.ranges)), Computes: spec.Emulated.Compute, Graphics: h.onGPU(k),
 			})
 			if err != nil {

@@ -30,8 +30,9 @@ func (o *opened) checkProgram(s *spec.Spec) error {
 	return nil
 }
 
-// overInterpreter is what wraps the device of a row of the plan, for modules of the user's; nil where there are none, or nothing is computed.
-func (h *host) overInterpreter(ctx context.Context, row int, cores []int, to *stage.Lookup) func(device.Device) (device.Device, error) {
+// overInterpreter is what wraps the device of a row of the plan, for modules of the user's, which compute on a GPU or, "", on cores; nil where there are none, or
+// nothing is computed.
+func (h *host) overInterpreter(ctx context.Context, row int, gpu string, cores []int, to *stage.Lookup) func(device.Device) (device.Device, error) {
 	if h.model.Family != model.Python {
 		return nil
 	}
@@ -39,6 +40,7 @@ func (h *host) overInterpreter(ctx context.Context, row int, cores []int, to *st
 		j := &h.assignment.Spec.Job
 		c := dryrun.Config(j, h.userID())
 		c.Threads, c.Cores, c.As = max(1, int(j.Devices.CPU.Threads)), cores, h.credential()
+		c.GPU, c.TF32 = gpu, j.Devices.GPU.TF32
 		if h.log != nil {
 			c.Log = func(stream, line string) {
 				h.log.Info("the user's program wrote", zap.Int("device", row), zap.String("stream", stream), zap.String("line", line))

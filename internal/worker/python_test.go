@@ -17,6 +17,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/worker/control"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/foreign"
+	"github.com/avgpipe/avgpipe/stage/foreign/foreigntest"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -159,6 +160,63 @@ func TestModulesOfOtherFrameworksTrainInAJob(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// onGPUs has a job compute its modules on GPUs, which are pretended: each stage has one, or as many of them as there are share one.
+func onGPUs(t *testing.T, a *control.Assignment, gpus int) {
+	t.Helper()
+	j := &a.Spec.Job
+	j.Model.Interpreter = foreigntest.PretendGPU(t)
+	j.Devices = job.Devices{Kind: job.KindGPU, CPU: j.Devices.CPU, GPU: job.GPU{Count: job.Count(gpus), Memory: 8e9}}
+	for k := range a.Stages {
+		a.Stages[k].GPU = fmt.Sprintf("GPU-%d", j.Devices.GPU.Of(k, len(a.Stages)))
+	}
+}
+
+// TestModulesInPythonTrainOnGPUsAsOnCores: to the bit, on GPUs that are pretended, with dropout; the status says on which, and what stages allocate is what was predicted, without what is on
+// a GPU.
+func TestModulesInPythonTrainOnGPUsAsOnCores(t *testing.T) {
+	program := modules(t, "build", map[string]any{"width": 16})
+	for _, c := range []struct{ stages, pipelines, gpus int }{{1, 1, 1}, {1, 2, 1}, {2, 1, 2}, {2, 2, 1}, {4, 2, 4}, {4, 1, 2}} {
+		name := fmt.Sprintf("%d stages, %d pipelines, %d GPUs", c.stages, c.pipelines, c.gpus)
+		one := func(j *job.Job) { j.Devices.Kind, j.Devices.CPU.Threads = "cpu", 1 }
+		cores := inPython(t, c.stages, c.pipelines, program, one)
+		want := exported(t, cores, train(t, cores, nil))
+		a := inPython(t, c.stages, c.pipelines, program, one)
+		onGPUs(t, &a, c.gpus)
+		o := train(t, a, nil)
+		if !errors.Is(o.err, errAborted) {
+			t.Fatalf("%s: %v", name, o.err)
+		}
+		if !bytes.Equal(exported(t, a, o), want) {
+			t.Errorf("%s: the weights are others than on cores", name)
+		}
+		predicted := a.Spec.Memory()
+		if len(predicted) != c.stages || len(o.status.Progress.StageStatus) != c.stages {
+			t.Fatalf("%s: the memory of %d stages is predicted, %d have a status", name, len(predicted), len(o.status.Progress.StageStatus))
+		}
+		for k, on := range o.status.Progress.StageStatus {
+			if gpu := a.Stages[k].GPU; on.GPU != gpu || !strings.HasSuffix(on.Device, " on "+gpu) {
+				t.Errorf("%s: stage %d is on %s of %q, expected %s", name, k, on.Device, on.GPU, gpu)
+			}
+			if m := predicted[k]; m.Counted() != on.MemoryBytes || m.OnDevice() != m.Copies || m.Copies <= m.Weights+m.Gradients {
+				t.Errorf("%s: stage %d takes %d bytes, predicted are %+v", name, k, on.MemoryBytes, m)
+			}
+		}
+	}
+}
+
+// TestAGPUThatFailsIsNoErrorOfTheJob, which names the stage; what a program does wrong there is one.
+func TestAGPUThatFailsIsNoErrorOfTheJob(t *testing.T) {
+	for how, permanent := range map[string]bool{"lost": false, "full": true, "mixed": true} {
+		a := inPython(t, 2, 1, modules(t, "on_gpu", map[string]any{"how": how}), nil)
+		onGPUs(t, &a, 2)
+		o := train(t, a, nil)
+		_, lost := errors.AsType[*foreign.DeviceError](o.err)
+		if lost == permanent || Permanent(o.err) != permanent || !strings.Contains(o.err.Error(), "stage ") {
+			t.Errorf("%s: %v, permanent: %t", how, o.err, Permanent(o.err))
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ func (h *host) stage(s *hosted, pipeline int) stage.Config {
 		Versions:     schedule.VersionsByStage(h.plan)[s.index],
 		HandedInputs: inputs[s.index], HandedOutputs: outputs[s.index], LandedInputs: landed[s.index], LandedGradients: gradients[s.index],
 		Recompute: stage.Recompute(job.At(spec.Recompute, s.index)), Optimizer: h.optimizer(), Seed: spec.Seed, Pipeline: pipeline,
-		Predicts: h.predicts(),
+		Predicts: h.predicts(), KeptApart: spec.ModulesOnGPUs(),
 	}
 }
 

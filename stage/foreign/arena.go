@@ -10,8 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arenaAlign is the multiple of bytes at which every allocation begins.
-const arenaAlign = 64
+// arenaAlign is the multiple of bytes at which every allocation begins; those of arenaLarge and more are whole pages, which nothing else is on.
+const (
+	arenaAlign = 64
+	arenaLarge = 1 << 16
+)
 
 // arena is memory that another process maps too. Free memory is zero, and takes address space alone.
 type arena struct {
@@ -50,24 +53,43 @@ func newArena(bytes int) (*arena, error) {
 
 // alloc is memory of so many bytes, all zero; nil when no place has as many.
 func (a *arena) alloc(bytes int) unsafe.Pointer {
-	bytes = max(1, (bytes+arenaAlign-1)/arenaAlign) * arenaAlign
-	at := slices.IndexFunc(a.free, func(s span) bool { return s.bytes >= bytes })
-	from := a.end
+	align := arenaAlign
+	if bytes >= arenaLarge {
+		align = os.Getpagesize()
+	}
+	up := func(n int) int { return (n + align - 1) / align * align }
+	bytes = max(align, up(bytes))
+	at := slices.IndexFunc(a.free, func(s span) bool { return up(s.from)+bytes <= s.to() })
+	from := up(a.end)
 	if at >= 0 {
-		s := &a.free[at]
-		from = s.from
-		*s = span{s.from + bytes, s.bytes - bytes}
-		if s.bytes == 0 {
-			a.free = slices.Delete(a.free, at, at+1)
-		}
+		s := a.free[at]
+		from = up(s.from)
+		rest := slices.DeleteFunc([]span{{s.from, from - s.from}, {from + bytes, s.to() - from - bytes}}, func(s span) bool { return s.bytes == 0 })
+		a.free = slices.Replace(a.free, at, at+1, rest...)
 	} else {
-		if bytes > len(a.memory)-a.end {
+		if bytes > len(a.memory)-from {
 			return nil
 		}
-		a.end += bytes
+		if from > a.end {
+			a.free = append(a.free, span{a.end, from - a.end})
+		}
+		a.end = from + bytes
 	}
 	a.blocks[from] = bytes
 	return unsafe.Pointer(&a.memory[from])
+}
+
+// around is the allocation that an offset lies in.
+func (a *arena) around(offset int) span {
+	if bytes, ok := a.blocks[offset]; ok {
+		return span{offset, bytes}
+	}
+	for from, bytes := range a.blocks {
+		if from <= offset && offset < from+bytes {
+			return span{from, bytes}
+		}
+	}
+	panic("foreign: memory that Alloc did not return, or freed before")
 }
 
 // release gives back what alloc returned.

@@ -17,6 +17,7 @@ type Device struct {
 	all     []*bound          // by number
 	calls   map[string]int    // the numbers of forwards and backwards that the process remembers, by all that they say but what changes
 	kept    map[int]*bound    // the set of each forward whose backward has not run, by where its Keep lies
+	locked  map[int]bool      // allocations that the process was told to page-lock, by where they lie
 	key     []byte
 	queue   []any // requests that wait until something else needs what they make
 	failure error // the first since the last Synchronize
@@ -29,7 +30,7 @@ var (
 
 // Over returns a device that computes on another one, which Close closes, as it does the process.
 func Over(p *Process, on device.Device) *Device {
-	return &Device{on: on, process: p, sets: map[string]*bound{}, calls: map[string]int{}, kept: map[int]*bound{}}
+	return &Device{on: on, process: p, sets: map[string]*bound{}, calls: map[string]int{}, kept: map[int]*bound{}, locked: map[int]bool{}}
 }
 
 // Asked is a device that is asked what it has, and does not compute.
@@ -37,7 +38,11 @@ func Asked(on device.Device) *Device { return &Device{on: on} }
 
 // Name implements device.Device.
 func (d *Device) Name() string {
-	return fmt.Sprintf("%s, and modules in Python %s", d.on.Name(), d.process.python)
+	name := fmt.Sprintf("%s, and modules in Python %s", d.on.Name(), d.process.python)
+	if d.process.config.GPU != "" {
+		name += " on " + d.process.config.GPU
+	}
+	return name
 }
 
 // Host implements device.Device: only the arena is memory that both processes have.
@@ -77,6 +82,10 @@ func (d *Device) Free(m device.Mem) {
 		}
 	}
 	d.flush()
+	if err := d.unlock(from); err != nil {
+		d.fail(err) // the GPU may still write there, so nothing else may have it
+		return
+	}
 	d.fail(d.process.arena.release(m.Pointer()))
 }
 
@@ -162,6 +171,34 @@ func (d *Device) flush() {
 	d.queue = d.queue[:0]
 }
 
+// lock has the process page-lock what crosses, where that makes copies faster: all of the allocation that it lies in, if that has pages of its own.
+func (d *Device) lock(lists ...[]device.Mem) {
+	if !d.process.locks {
+		return
+	}
+	for _, list := range lists {
+		for _, m := range list {
+			if m.Absent() {
+				continue
+			}
+			if s := d.process.arena.around(d.at(m)); s.bytes >= arenaLarge && !d.locked[s.from] {
+				d.locked[s.from] = true
+				d.queue = append(d.queue, lockRequest{"lock", s.from, s.bytes})
+			}
+		}
+	}
+}
+
+// unlock ends that, before memory is freed. It does not wait in the queue, which a failure drops.
+func (d *Device) unlock(from int) error {
+	if !d.locked[from] {
+		return nil
+	}
+	delete(d.locked, from)
+	clear(d.calls) // what lies there next is locked when it is first said
+	return d.process.train(unlockRequest{"unlock", from})
+}
+
 func (d *Device) fail(err error) {
 	if d.failure == nil {
 		d.failure = err
@@ -194,6 +231,7 @@ func (d *Device) forward(o *device.ModulesForward) {
 	} else {
 		r.Outputs = d.tensors(o.Out, o.Outputs)
 	}
+	d.lock(o.In, o.Out, o.Targets)
 	d.queue = append(d.queue, r)
 }
 
@@ -210,6 +248,7 @@ func (d *Device) backward(o *device.ModulesBackward) {
 		d.queue = append(d.queue, againRequest{Request: "again", Call: call})
 		return
 	}
+	d.lock(o.DOut, o.DIn)
 	d.queue = append(d.queue, backwardRequest{"backward", keep, d.places(o.DOut), d.places(o.DIn), o.Weight, call})
 }
 

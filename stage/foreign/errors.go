@@ -14,6 +14,8 @@ type ProgramError struct {
 	File      string   `json:"file"` // of the user's line that it came from; "" where none had a part in it
 	Line      int      `json:"line"`
 	Traceback []string `json:"traceback"`
+	// Lost says that the device has failed, and not the program: the process computes nothing more. A DeviceError has it.
+	Lost bool `json:"lost"`
 }
 
 func (e *ProgramError) Error() string {
@@ -25,6 +27,16 @@ func (e *ProgramError) Error() string {
 		words = append(words, e.Type)
 	}
 	return printable(strings.Join(append(words, e.Message), ": "))
+}
+
+// DeviceError says that the GPU of the interpreter has failed. It was ended: another one may have no such failure, or another GPU.
+type DeviceError struct {
+	Request string // what it was asked for
+	Said    string // the framework's error, and where in the user's program
+}
+
+func (e *DeviceError) Error() string {
+	return printable(fmt.Sprintf("the interpreter's GPU failed while it was asked for %s: %s; the kernel's log and `avgpipectl nodes` say whether the GPU is sick", e.Request, e.Said))
 }
 
 // ProtocolError says that the interpreter's answer is none of the protocol. It was ended.

@@ -10,6 +10,7 @@ type (
 		Version int    `json:"version"`
 		Threads int    `json:"threads"`
 		Device  string `json:"device"`
+		TF32    bool   `json:"tf32,omitempty"`
 	}
 	helloAnswer struct {
 		Version int    `json:"version"`
@@ -96,6 +97,16 @@ type (
 		Request string `json:"request"`
 		Set     int    `json:"set"`
 	}
+	// lockRequest says that memory crosses, which the process may page-lock until an unlockRequest: then it is freed.
+	lockRequest struct {
+		Request string `json:"request"`
+		At      int    `json:"at"`
+		Bytes   int    `json:"bytes"`
+	}
+	unlockRequest struct {
+		Request string `json:"request"`
+		At      int    `json:"at"`
+	}
 	// lossOf asks for the loss of the user's function, a number that goes to At.
 	lossOf struct {
 		Targets []tensor `json:"targets"`
@@ -144,6 +155,7 @@ type Built struct {
 	Modules   []BuiltModule `json:"modules"`
 	Samples   BuiltSamples  `json:"samples"`
 	Copies    bool          `json:"copies"` // the process computes with copies of parameters, and has gradients of its own
+	Locks     bool          `json:"locks"`  // the process wants to be told which memory crosses
 }
 
 // BuiltSamples is how many samples there are to train on, and to evaluate on.

@@ -29,6 +29,8 @@ type Config struct {
 	// Device is what the modules compute on: "", where tensors lie in the arena; "cuda", the first GPU that the interpreter sees; or "cpu", on the processor
 	// with copies as for a GPU, which is for tests.
 	Device string
+	GPU    string   // the only one that the interpreter sees: its UUID, or its number as nvidia-smi counts; "": it sees none
+	TF32   bool     // on a GPU, products and convolutions may round what they multiply to TF32
 	Dir    string   // where it works; "": where this process does
 	Env    []string // as in exec.Cmd
 	// As has it run as another user; nil: as this process's.
@@ -77,6 +79,7 @@ type Process struct {
 	program string        // the path of what was to be built last
 	modules []BuiltModule // what the last build gave
 	copies  bool          // see Built
+	locks   bool          // see Built
 	failure error         // what ended the process: every later request returns it
 
 	mu     sync.Mutex
@@ -96,7 +99,7 @@ func Start(ctx context.Context, c Config) (p *Process, err error) {
 		return nil, errors.Join(err, p.Close())
 	}
 	var hello helloAnswer
-	if err := p.call("hello", helloRequest{"hello", Version, p.config.Threads, p.config.Device}, &hello, p.config.StartTimeout); err != nil {
+	if err := p.call("hello", helloRequest{"hello", Version, p.config.Threads, p.config.Device, p.config.TF32}, &hello, p.config.StartTimeout); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", c.Interpreter, err), p.Close())
 	}
 	p.python = hello.Python
@@ -125,7 +128,7 @@ func (p *Process) start() error {
 	defer end.Close() //nolint:errcheck // the interpreter has its own
 	cmd := exec.CommandContext(p.ctx, p.config.Interpreter, "/proc/self/fd/5", "3", "4", strconv.Itoa(len(p.arena.memory)))
 	cmd.ExtraFiles = []*os.File{end, p.arena.file, program}
-	cmd.Dir, cmd.Env = p.config.Dir, append(p.environment(), variables(p.config.Threads)...)
+	cmd.Dir, cmd.Env = p.config.Dir, append(p.environment(), p.config.variables()...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, Credential: p.config.As}
 	cmd.Cancel = func() error { p.kill(); return nil }
 	p.cmd = cmd
@@ -145,10 +148,10 @@ func (p *Process) environment() []string {
 }
 
 // variables are what libraries read when they start.
-func variables(threads int) []string {
-	all := []string{"PYTHONUNBUFFERED=1"}
+func (c *Config) variables() []string {
+	all := []string{"PYTHONUNBUFFERED=1", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + c.GPU}
 	for _, name := range []string{"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"} {
-		all = append(all, name+"="+strconv.Itoa(threads))
+		all = append(all, name+"="+strconv.Itoa(c.Threads))
 	}
 	return all
 }
@@ -244,7 +247,7 @@ func (p *Process) confine() error {
 	pid := p.cmd.Process.Pid
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("1000"), 0) // where it may not be told, the worker may be taken
 	bounds := map[int]uint64{unix.RLIMIT_CORE: 0}
-	if total := device.HostTotal(); total > 0 {
+	if total := device.HostTotal(); total > 0 && p.config.GPU == "" { // CUDA reserves memory as it likes
 		bounds[unix.RLIMIT_DATA] = uint64(total) //nolint:gosec // positive
 	}
 	for which, most := range bounds {
@@ -279,7 +282,7 @@ func (p *Process) Build(program Program, seed uint64) (b Built, err error) {
 	if err != nil {
 		return Built{}, p.broke("build", err)
 	}
-	p.modules, p.copies = b.Modules, b.Copies
+	p.modules, p.copies, p.locks = b.Modules, b.Copies, b.Locks
 	return b, nil
 }
 
@@ -362,10 +365,14 @@ func (p *Process) call(name string, request, answer any, bound time.Duration) er
 	return p.broke(name, err)
 }
 
-// decode reads an answer. The process lives on after an error of the user's program.
+// decode reads an answer. The process lives on after an error of the user's program, but not after one of its device.
 func (p *Process) decode(name string, text []byte, answer any) error {
 	err := decode(text, answer)
-	if _, ok := errors.AsType[*ProgramError](err); ok || err == nil {
+	program, ok := errors.AsType[*ProgramError](err)
+	switch {
+	case ok && program.Lost:
+		return p.fail(&DeviceError{Request: name, Said: program.Error()})
+	case ok || err == nil:
 		return err
 	}
 	return p.broke(name, err)

@@ -27,6 +27,7 @@ func (d *Device) set(o *device.ModulesForward) *bound {
 		d.all = append(d.all, b)
 	}
 	if !b.told {
+		d.lock(o.Params, o.Grads)
 		d.queue = append(d.queue, b.bind)
 		b.told, b.changed = true, true
 	}

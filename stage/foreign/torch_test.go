@@ -12,6 +12,7 @@ import (
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/device/pick"
 	"github.com/avgpipe/avgpipe/stage/foreign"
+	"github.com/avgpipe/avgpipe/stage/foreign/foreigntest"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/stage/stagetest"
 )
@@ -80,7 +81,11 @@ func newInterpreter(t *testing.T, log func(stream, line string)) *interpreter {
 // newInterpreterOn starts one whose modules compute on a device, as foreign.Config has it.
 func newInterpreterOn(t *testing.T, modulesOn string, log func(stream, line string)) *interpreter {
 	t.Helper()
-	p := start(t, foreign.Config{Interpreter: stagetest.Python(t), Device: modulesOn, Log: log})
+	c := foreign.Config{Interpreter: stagetest.Python(t), Device: modulesOn, Log: log}
+	if modulesOn == "cuda" {
+		c.Interpreter, c.GPU = foreigntest.PretendGPU(t), "GPU-0"
+	}
+	p := start(t, c)
 	on, _, err := pick.Open("cpu", pick.Config{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -142,8 +147,8 @@ type twice struct {
 	exact     bool                     // parameters and running statistics have the same bits
 }
 
-// trainTwice trains models, by a plain program and here, in one interpreter for each side; and here again with copies of what the arena has, as on a GPU, which
-// has the same bits.
+// trainTwice trains models, by a plain program and here, in one interpreter for each side; and here again with copies of what the arena has, on the processor and on a
+// pretended GPU, which have the same bits.
 func trainTwice(t *testing.T, script string, all []twice) {
 	t.Helper()
 	const rate = 0.1
@@ -153,15 +158,21 @@ func trainTwice(t *testing.T, script string, all []twice) {
 			c.program.Path, c.program.Function, c.program.Args, seed, cmp.Or(c.optimizer, "Rounded"), map[string]any{"lr": rate}, micros, samples, c.of.data, false, c.program.Cut, c.program.Loss, c.program.Samples,
 		})
 	}
-	wants, python, copies := plain(t, script, requests...), newInterpreter(t, nil), newInterpreterOn(t, "cpu", nil)
+	wants, python := plain(t, script, requests...), newInterpreter(t, nil)
+	copies := map[string]*interpreter{"cpu": newInterpreterOn(t, "cpu", nil)}
+	if script == plainTorch {
+		copies["cuda"] = newInterpreterOn(t, "cuda", nil)
+	}
 	for at, c := range all {
 		t.Run(c.name, func(t *testing.T) {
 			found, cut := c.train(t, python, wants[at], rate)
-			again, other := c.train(t, copies, wants[at], rate)
-			for name, values := range again {
-				// Cuts follow times, and where parameters are tied across stages, so does the order in which gradients are added.
-				if (c.exact || slices.Equal(cut, other)) && !slices.Equal(values, found[name]) {
-					t.Errorf("%s has other bits with copies", name)
+			for on, copied := range copies {
+				again, other := c.train(t, copied, wants[at], rate)
+				for name, values := range again {
+					// Cuts follow times, and where parameters are tied across stages, so does the order in which gradients are added.
+					if (c.exact || slices.Equal(cut, other)) && !slices.Equal(values, found[name]) {
+						t.Errorf("%s has other bits with copies on %s", name, on)
+					}
 				}
 			}
 		})

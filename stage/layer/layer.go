@@ -32,6 +32,8 @@ type Size struct {
 	// products, convolutions and recurrent products among them, read or write; residual streams, norms, losses and reductions are
 	// F32 whatever it is.
 	Compute device.Type
+	// Apart says that the interpreter of a user's modules keeps in memory of its own, which has a price of its own, what their backwards need.
+	Apart bool
 }
 
 // Rows is R = B*T.

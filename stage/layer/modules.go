@@ -131,7 +131,11 @@ func (l *Modules) Emit(b *Builder, t Tensors, in []device.Mem) (out []device.Mem
 		b.Do(forward)
 		return out, nil
 	}
-	forward.Keep = b.New(device.I32, max(1, l.keeps(&of)/device.I32.Bytes())) // as long as what it stands for, which so has its price
+	kept := l.keeps(&of) // as long as what it stands for, which so has its price
+	if b.Apart {
+		kept = 0
+	}
+	forward.Keep = b.New(device.I32, max(1, kept/device.I32.Bytes()))
 	b.Do(forward)
 	of.Work = l.around * float64(b.B)
 	return out, func(dout []device.Mem) []device.Mem {

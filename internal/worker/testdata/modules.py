@@ -29,6 +29,30 @@ class Fails(nn.Module):
         return x
 
 
+class OnGPU(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        if not x.is_cuda:
+            return x
+        if self.how == "full":
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        if self.how == "mixed":
+            return x + torch.ones(x.shape)
+
+        def failed(*_):
+            raise RuntimeError("CUDA error: unspecified launch failure")
+
+        torch.cuda.synchronize = failed
+        failed()
+
+
+def on_gpu(how):
+    return nn.Sequential(nn.Embedding(256, 8), OnGPU(how), nn.Linear(8, 256))
+
+
 class Gone(nn.Parameter):
     """A parameter whose process ends when it is read, once a file is there."""
 

@@ -1,7 +1,9 @@
 package foreigntest_test
 
 import (
+	"cmp"
 	_ "embed"
+	"flag"
 	"os"
 	"testing"
 
@@ -17,12 +19,17 @@ func config(t *testing.T, stub []byte) foreign.Config {
 	return foreign.Config{Interpreter: stagetest.Python(t), Stub: stub, Log: func(stream, line string) { t.Log(stream, line) }}
 }
 
-// TestPyTorch also runs with copies, as on a GPU.
+// onGPU is an interpreter with a GPU, for a run on a machine that has one.
+var onGPU = flag.String("gpu-interpreter", "", "interpreter whose PyTorch has CUDA; none: one that pretends to")
+
+// TestPyTorch also runs with copies, and on a GPU, which is pretended.
 func TestPyTorch(t *testing.T) {
-	for _, on := range []string{"", "cpu"} {
+	for _, on := range []string{"", "cpu", "cuda"} {
 		t.Run("on "+on, func(t *testing.T) {
 			c := config(t, nil)
-			c.Device = on
+			if c.Device = on; on == "cuda" {
+				c.Interpreter, c.GPU = cmp.Or(*onGPU, foreigntest.PretendGPU(t)), "0"
+			}
 			foreigntest.Run(t, foreigntest.Stub{Config: c, Program: foreign.Program{Path: "testdata/torch_modules.py", Function: "build", Loss: "loss"}})
 		})
 	}

@@ -83,7 +83,7 @@ class Transformer(nn.Module):
         if t > self.longest:
             raise ValueError(f"{t} positions")
         positions = torch.arange(t, device=ids.device)
-        mask = torch.triu(torch.ones(t, t, dtype=torch.bool), diagonal=1)
+        mask = torch.triu(torch.ones(t, t, dtype=torch.bool, device=ids.device), diagonal=1)
         padding = (ids == 10) & (positions > 0)
         x = self.drop(self.tokens(ids) * math.sqrt(self.width) + self.positions(positions))
         for layer in self.layers:

@@ -11,7 +11,7 @@ class Embed(nn.Module):
         self.tokens, self.positions, self.drop = nn.Embedding(vocabulary, width), nn.Embedding(positions, width), nn.Dropout(dropout)
 
     def forward(self, ids):
-        return self.drop(self.tokens(ids) + self.positions(torch.arange(ids.shape[1])))
+        return self.drop(self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device)))
 
 
 class Block(nn.Module):

@@ -29,7 +29,7 @@ class Context(nn.Module):
     """Gives each position the mean of those up to it."""
 
     def forward(self, x):
-        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1).view(1, -1, 1)
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device).view(1, -1, 1)
 
 
 def tied():

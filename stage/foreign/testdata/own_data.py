@@ -32,7 +32,7 @@ class Reader(nn.Module):
         self.embed, self.lstm = nn.Embedding(11, 8), nn.LSTM(8, 12, batch_first=True)
 
     def forward(self, ids, lengths):
-        x, _ = self.lstm(pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False))
+        x, _ = self.lstm(pack_padded_sequence(self.embed(ids), lengths.cpu(), batch_first=True, enforce_sorted=False))
         x, _ = pad_packed_sequence(x, batch_first=True, total_length=9)
         return x[torch.arange(len(x)), lengths - 1]
 

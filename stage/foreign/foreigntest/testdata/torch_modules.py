@@ -14,7 +14,7 @@ class Noise(nn.Module):
             return x
         with torch.no_grad():
             self.mean.mul_(0.5).add_(0.5 * x.mean(0))
-        return x * torch.randint(0, 2, x.shape) * 2
+        return x * torch.randint(0, 2, x.shape, device=x.device) * 2
 
 
 class Scaled(nn.Module):

@@ -14,6 +14,7 @@ class Arena:
     def __init__(self, descriptor, size):
         self.memory = mmap.mmap(descriptor, size)
         self.size = size
+        self.locked, self.unlockable = {}, False  # page-locked memory, by place; unlockable: it cannot be
 
     def check(self, at, size):
         """Refuses a place that does not lie in the arena."""

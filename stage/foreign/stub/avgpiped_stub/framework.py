@@ -13,6 +13,8 @@ class Framework:
     package = ""  # what a program imports to use it; it may not have this name itself
     returns = ""  # what build may return, as errors say it
     copies = False  # it computes with copies of parameters, which forwards make anew where they are told so, and has gradients until they are gathered
+    locks = False  # it wants to be told which memory of the arena crosses, to page-lock it
+    tf32 = False  # on a GPU products may round their operands to TF32
 
     def __init__(self, arena, threads, program, function, seed):
         self.arena, self.threads, self.program, self.build_seed = arena, threads, program, seed
@@ -71,6 +73,16 @@ class Framework:
 
     def finish(self):
         """Waits until all that was asked for is done, where a device has a queue: times are those of what was asked for, and so are errors."""
+
+    def lost(self, error):
+        """Reports whether a device has failed, of which an error tells, so that nothing more can be computed in this process."""
+        return False
+
+    def lock(self, at, size):
+        """Page-locks memory of the arena, until `unlock` of the place, where that makes copies faster."""
+
+    def unlock(self, at):
+        """Ends that. The worker frees the memory then."""
 
     def drop(self, keep):
         """Forgets what a backward would have needed."""

@@ -25,11 +25,13 @@ class Stub:
 
     def __init__(self, arena):
         self.arena, self.framework, self.threads, self.device, self.program, self.calls = arena, None, 1, "", None, {}
+        self.tf32 = False
 
     def hello(self, request):
         if request["version"] != VERSION:
             raise Refused(f"version {request['version']} of the protocol; this program has {VERSION}")
         self.threads, self.device = request["threads"], request.get("device", "")
+        self.tf32 = request.get("tf32", False)
         if self.device not in DEVICES:
             raise Refused(f"device {self.device!r}; expected one of {', '.join(map(repr, DEVICES))}")
         for framework in FRAMEWORKS:
@@ -52,10 +54,11 @@ class Stub:
                 if computes is None:
                     raise Refused(f"modules of {framework.package} compute on cores alone; expected modules of PyTorch with devices.kind: gpu, or devices.kind: cpu", self.program.at())
                 made = computes(self.arena, self.threads, self.program, loss, request["seed"])
+                made.tf32 = self.tf32
                 made.read(samples)
                 modules = made.build(built, request.get("cut") or [], request.get("inputs") or [])
                 self.framework = made
-                return {"framework": made.name, "modules": modules, "copies": made.copies, **({} if samples is None else {"samples": samples.describe()})}
+                return {"framework": made.name, "modules": modules, "copies": made.copies, "locks": made.locks, **({} if samples is None else {"samples": samples.describe()})}
         kind = ("empty " if isinstance(built, (list, tuple)) and not built else "") + type(built).__name__
         expected = "; or ".join(framework.returns for framework in FRAMEWORKS)
         raise Refused(f"{function} returned: {kind}; expected {expected}", self.program.at())
@@ -103,6 +106,12 @@ class Stub:
     def gather(self, request):
         self.framework.gather(request["set"])
 
+    def lock(self, request):
+        self.framework.lock(request["at"], request["bytes"])
+
+    def unlock(self, request):
+        self.framework.unlock(request["at"])
+
     def drop(self, request):
         self.framework.drop(request["keep"])
 
@@ -112,8 +121,8 @@ class Stub:
                 raise Refused(f"request {one['request']!r} in a batch; expected one of {', '.join(self.PASSES)}")
             getattr(self, one["request"])(one)
 
-    PASSES = ("bind", "forward", "backward", "again", "gather", "drop")
-    REQUESTS = ("hello", "build", "probe", "write", "batch") + PASSES
+    PASSES = ("bind", "forward", "backward", "again", "gather", "lock", "drop")
+    REQUESTS = ("hello", "build", "probe", "write", "unlock", "batch") + PASSES
 
     def answer(self, request):
         """The answer to a request, as text: what it gives, or the error that it ended with."""
@@ -128,4 +137,5 @@ class Stub:
                 self.framework.finish()
             return encode(answer)
         except BaseException as error:  # whatever the user's program raises is the worker's to report, sys.exit too
-            return encode({"error": report(error, self.program)})
+            lost = self.framework is not None and self.framework.lost(error)
+            return encode({"error": {**report(error, self.program), "lost": lost}})

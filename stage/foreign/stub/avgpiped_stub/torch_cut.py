@@ -228,7 +228,8 @@ class Splitter:
                 return has[node]
             found = self.literal(*self.trace.values[node], size) if self.part[node] < part and node.op != "get_attr" else None
             if found is not None:
-                return found[0]
+                is_device = isinstance(found[0], self.torch.device) and sized is not None
+                return g.call_function(getattr, (raw[sized], "device")) if is_device else found[0]  # it was traced on the processor
             kind = getattr(self.trace.values[node][0], "dtype", None)
             if node in raw:
                 has[node] = raw[node] if part == 0 or kind in (self.torch.float32, self.torch.int64) else g.call_method("to", (raw[node], kind))

@@ -141,7 +141,7 @@ class Torch(Modules):
             raise
         if request["count"]:
             for module, own, _, total in bound["buffers"]:
-                total.copy_(module._buffers[own])
+                total.copy_(module._buffers[own], non_blocking=True)
         self.guard(bound, number)
         return inputs
 
@@ -195,7 +195,7 @@ class Torch(Modules):
                 self.refuse_module(number, f"output {i} of module {self.called(number)} is {y.dtype} of shape {tuple(y.shape)}; expected {t['type']} of shape {tuple(t['shape'])}, as in the dry run")
             if y.dtype == self.torch.int64 and (int(y.min()) < -(1 << 31) or int(y.max()) >= 1 << 31):
                 self.refuse_module(number, f"output {i} of module {self.called(number)} has integers from {int(y.min())} to {int(y.max())}; expected those of 32 bits")
-            self.place(t).copy_(y.detach())
+            self.place(t).copy_(y.detach(), non_blocking=True)
 
     def backward(self, request):
         if request["keep"] not in self.kept:
@@ -224,7 +224,7 @@ class Torch(Modules):
         if leaf is None or leaf.grad is None:
             to.zero_()
         else:
-            to.copy_(leaf.grad)
+            to.copy_(leaf.grad, non_blocking=True)
 
     def loss(self, outputs, wanted):
         """The user's loss of what the last module gave, and of targets: one number, which is written where it is wanted."""
