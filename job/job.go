@@ -157,7 +157,7 @@ type Model struct {
 	// A directory to start from, with config.json and model.safetensors, or several such files with an index, as
 	// `avgpipectl export` and Hugging Face's transformers write it. Default: fresh random weights.
 	From string `yaml:"from" json:"from" rule:"path"`
-	// Modules of your own, of PyTorch, JAX or TensorFlow, in the place of a family: a file of Python and, behind a colon, a function in it that returns a list
+	// Modules of your own, of PyTorch, JAX or TensorFlow, in the place of a family, or, beside `family` and `config` or a `from` of a family, in the place of its head: a file of Python and, behind a colon, a function in it that returns a list
 	// of modules, or one, as an `nn.Sequential`. docs/python-models.md says what they may be. They run in your interpreter, with your rights.
 	Python string `yaml:"python" json:"python,omitempty" rule:"path"`
 	// What the function is given, by name, as Python has it: `1` is an int, `1.0` and `1e3` are floats, nothing is None.

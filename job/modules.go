@@ -11,11 +11,13 @@ func (c *checker) checkPython() {
 	if path, function := m.Program(); path == "" || function == "" {
 		c.refuse("model.python", m.Python+":build", "model.python is %q; it wants a file of Python and, behind a colon, a function in it", m.Python)
 	}
-	if m.Family != "" {
-		c.refuse("model.family", "", "model.family stands beside model.python, whose modules are of no family; remove one of them")
-	}
-	if m.Config != nil {
-		c.refuse("model.config", "model.args", "model.config stands beside model.python, whose function is given model.args; remove one of them")
+	switch {
+	case m.Config != nil && m.From != "":
+		c.refuse("model.config", "", "model.config stands beside model.from, whose config.json already says it; remove one of them")
+	case m.Config != nil && m.Family == "":
+		c.refuse("model.config", "model.args", "model.config stands beside model.python without model.family; add the family, whose layers then are in front of the modules, or say model.args, which the function is given")
+	case m.Family != "" && m.Config == nil && m.From == "":
+		c.refuse("model.family", "", `model.family stands beside model.python without model.config; add that config, and the layers of the family are in front of the modules, or remove model.family`)
 	}
 	if c.Data.Samples != "" {
 		c.checkSamples()

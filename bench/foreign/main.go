@@ -225,12 +225,13 @@ func (o options) build(p *foreign.Process, d device.Device, s shape) (*stage.Com
 	if err != nil {
 		return nil, err
 	}
-	probed, err := p.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: []int{s.Samples, s.Positions}, Type: "i32", Limit: s.Vocabulary}}})
+	inputs := []foreign.ProbeInput{{Shape: []int{s.Samples, s.Positions}, Type: "i32", Limit: s.Vocabulary}}
+	probed, err := p.Probe(foreign.Probe{Inputs: inputs})
 	if err != nil {
 		return nil, err
 	}
 	c := &model.ModulesConfig{ModelType: model.Python, Task: model.Language, Sequence: s.Positions, Vocabulary: s.Vocabulary, UserLoss: true}
-	if c.Modules, err = foreign.Modules(built, probed, s.Samples); err != nil {
+	if c.Modules, err = foreign.Modules(built, inputs, probed, s.Samples); err != nil {
 		return nil, err
 	}
 	m, err := c.Build()

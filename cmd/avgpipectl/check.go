@@ -12,10 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/words"
 	"github.com/avgpipe/avgpipe/job"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 func newCheckCommand() *cobra.Command {
@@ -51,7 +53,11 @@ func (c *call) check(set []string) error {
 	with.StartTimeout = checkTimeout
 	with.Log = func(_, line string) { fmt.Fprintln(c.messages, line) } //nolint:errcheck // for show
 	stop := c.every(checkSays, "still trying the modules of "+j.Model.Python)
-	config, err := dryrun.Run(c.ctx, j, with)
+	front, err := dryrun.Front(&access.Opener{}, j)
+	var config *model.ModulesConfig
+	if err == nil {
+		config, err = dryrun.Run(c.ctx, j, front, with)
+	}
 	stop()
 	if cause := context.Cause(c.ctx); cause != nil {
 		return cause

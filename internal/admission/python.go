@@ -27,9 +27,18 @@ func (a *admission) checkPython(ctx context.Context) {
 		a.at.Refuse("model.python", "", "model.python: %v", err)
 		return
 	}
+	front, err := dryrun.Front(a.access, a.job)
+	if err != nil {
+		a.at.Refuse("model.from", "", "model.from: %v", err)
+		return
+	}
+	if family := a.job.Model.Family; front != nil && family != "" && family != front.Family {
+		a.at.Refuse("model.family", front.Family, "model.family is %s, but %s holds a %s", family, a.job.Model.From, front.Family)
+		return
+	}
 	with := dryrun.Config(a.job, a.access.User.UID)
 	with.StartTimeout = dryRunLimit
-	c, err := dryrun.Run(ctx, a.job, with)
+	c, err := dryrun.Run(ctx, a.job, front, with)
 	if err != nil {
 		a.at.Refuse("model.python", "", "model.python: %v", err)
 		return
@@ -40,7 +49,11 @@ func (a *admission) checkPython(ctx context.Context) {
 		return
 	}
 	a.job.Model.Family = m.Family
-	a.why = append(a.why, fmt.Sprintf("model.python: %d modules of %s", len(m.Layers), c.Framework))
+	behind := ""
+	if front != nil {
+		behind = fmt.Sprintf(" behind %d layers of %s", len(m.Layers)-len(c.Modules), front.Family)
+	}
+	a.why = append(a.why, fmt.Sprintf("model.python: %d modules of %s%s", len(c.Modules), c.Framework, behind))
 	if a.job.ModulesOnGPUs() {
 		a.why = append(a.why, "devices.kind gpu: the modules compute on GPUs, and all else on cores, in the memory of the host; the dry run was on cores, so the shares of stages are those of cores until a tuning measures them")
 	}
@@ -48,6 +61,10 @@ func (a *admission) checkPython(ctx context.Context) {
 		if a.weights, err = export.Check(a.access, from, m); err != nil {
 			a.at.Refuse("model.from", "", "model.from: %v", err)
 			return
+		}
+		if front != nil {
+			a.model = m
+			a.takeTokenizer()
 		}
 	}
 	a.model = jobfile.Train(a.at, a.job, m)

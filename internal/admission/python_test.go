@@ -53,6 +53,26 @@ class Alone(nn.Module):
     def forward(self, x):
         return self.head(self.embed(x))
 
+class Head(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.out = nn.Linear(16, classes)
+
+    def forward(self, hidden):
+        return self.out(hidden)
+
+def head(classes=256):
+    return [Head(classes)]
+
+class Same(Head):
+    def __init__(self):
+        super().__init__(256)
+        self.transformer = nn.Module()
+        self.transformer.wte = nn.Embedding(256, 16)
+
+def same():
+    return Same()
+
 def pairs(train=30, held=5):
     some = lambda count: [(torch.rand(2), i % 2) for i in range(count)]
     return (some(train), some(held)) if held else some(train)
@@ -139,8 +159,8 @@ func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
 		"python: train.py:pooled":                         "expected logits of shape (samples, 16 positions, classes)",
 		"python: train.py:build, task: images":            `missing key "model.image"`,
 		"python: train.py:build, image: [1, 28, 28]":      "model.image is of the task images, and the task is language",
-		"python: train.py:build, family: gpt2":            "model.family stands beside model.python",
-		"python: train.py:build, config: {n: 1}":          "model.config stands beside model.python",
+		"python: train.py:build, family: gpt2":            "model.family stands beside model.python without model.config",
+		"python: train.py:build, config: {n: 1}":          "model.config stands beside model.python without model.family",
 		"python: train.py:images, task: classification":   "a dry run on 4 samples of [16]",
 		"python: train.py:build, from: nowhere":           "nowhere",
 		"python: train.py:build, interpreter: /no/python": "/no/python",
@@ -158,6 +178,57 @@ func TestModulesInPythonThatCannotTrainAreRefused(t *testing.T) {
 		if _, err := Admit(t.Context(), q, func(string) {}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\nwant %q", section, err, want)
 		}
+	}
+}
+
+// front is a family in front of modules.
+const front = "family: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 16, n_positions: 16, vocab_size: 256}, "
+
+// TestModulesBehindAFamilyAreAdmitted: the model is both, and each stage has the memory that it takes.
+func TestModulesBehindAFamilyAreAdmitted(t *testing.T) {
+	_, q := python(t, front+"python: train.py:head", "")
+	s, err := Admit(t.Context(), q, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.BuildModel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range m.Params() {
+		names = append(names, p.Name)
+	}
+	if m.Family != model.Python || m.Front().Family != "gpt2" || len(m.Layers) != 4 || m.Task != model.Language || names[0] != "transformer.wte.weight" || names[len(names)-1] != "0.out.bias" {
+		t.Errorf("%s behind %v, %d layers, task %s, parameters %v", m.Family, m.Front(), len(m.Layers), m.Task, names)
+	}
+	if why := strings.Join(s.Why, "\n"); !strings.Contains(why, "model.python: 1 modules of torch") || !strings.Contains(why, "behind 3 layers of gpt2") {
+		t.Errorf("reasons %s", why)
+	}
+}
+
+// TestModulesThatDoNotGoBehindAFamilyAreRefused, with what is expected.
+func TestModulesThatDoNotGoBehindAFamilyAreRefused(t *testing.T) {
+	for section, want := range map[string]string{
+		front + "python: train.py:same":                            "train.py",
+		front + "python: train.py:head, args: {classes: 4}":        "gives logits of 4 classes; expected at least the 256 tokens",
+		front + "python: train.py:head, task: classification":      "task is classification; allowed is language",
+		front + "python: train.py:head, vocabulary: 300":           "model.vocabulary is 300, and the gpt2 in front of the modules has 256 ids of tokens",
+		front + "python: train.py:build":                           "embedding",
+		"family: mlp, config: {}, python: train.py:head":           "model.family is mlp beside model.python; allowed is a family whose hidden states modules can be given: bert, gpt2, llama, mistral, qwen2",
+		"family: gpt2, config: {n_lay: 2}, python: train.py:head":  "n_layer",
+		"family: gpt2, config: {n_head: 5}, python: train.py:head": "n_embd",
+	} {
+		_, q := python(t, section, "")
+		if _, err := Admit(t.Context(), q, func(string) {}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v\nwant %q", section, err, want)
+		}
+	}
+	_, q := python(t, front+"python: train.py:head", "devices: {kind: gpu}\n")
+	q.Submit.Source = strings.Replace(q.Submit.Source, stagetest.Python(t), foreigntest.PretendGPU(t), 1)
+	q.Host.GPUs = []gpu.GPU{{Name: "H100", UUID: "GPU-1", MemoryBytes: 4 << 30}, {Index: 1, Name: "H100", UUID: "GPU-2", MemoryBytes: 4 << 30}}
+	if _, err := Admit(t.Context(), q, func(string) {}); err == nil || !strings.Contains(err.Error(), "modules behind the layers of a gpt2 compute on cores alone") {
+		t.Errorf("on GPUs: %v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
+	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -20,10 +21,10 @@ import (
 // mostSamples is how many samples the modules are tried with: enough for norms over a batch.
 const mostSamples = 4
 
-// Program is the user's program that a job names.
-func Program(j *job.Job) foreign.Program {
+// Program is the user's program that a job names, whose modules are given these inputs.
+func Program(j *job.Job, inputs []model.ModuleInput) foreign.Program {
 	path, function := j.Model.Program()
-	p := foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss, Cut: j.Model.Cut, Inputs: inputs(j, of(j))}
+	p := foreign.Program{Path: path, Function: function, Args: j.Model.Args, Loss: j.Model.Loss, Cut: j.Model.Cut, Inputs: examples(j, inputs)}
 	if d := j.Data; d.Samples != "" {
 		p.Samples = &foreign.Samples{Function: d.Samples, Args: d.Args, Collate: d.Collate}
 	}
@@ -33,15 +34,10 @@ func Program(j *job.Job) foreign.Program {
 // samples is how many samples the modules of a job are tried with.
 func samples(j *job.Job) int { return min(mostSamples, j.Train.Batch) }
 
-// inputs are those that the first module of a job is tried with.
-func inputs(j *job.Job, config *model.ModulesConfig) (all []foreign.ProbeInput) {
-	names, shape, t := config.ModuleInputs(samples(j))
-	for _, name := range names {
-		input := foreign.ProbeInput{Shape: shape, Type: t.String(), Limit: config.Vocabulary}
-		if name == "mask" || name == "token_types" {
-			input.Limit = 2
-		}
-		all = append(all, input)
+// examples are the inputs that the modules of a job are tried with.
+func examples(j *job.Job, inputs []model.ModuleInput) (all []foreign.ProbeInput) {
+	for _, x := range inputs {
+		all = append(all, foreign.ProbeInput{Shape: append([]int{samples(j)}, x.Shape...), Type: x.Type.String(), Limit: x.Limit, Gradient: x.Differentiable})
 	}
 	return all
 }
@@ -96,20 +92,42 @@ func Interpreter(j *job.Job) string {
 	return job.DefaultInterpreter
 }
 
-// Run tries the modules of a job, in an interpreter that is started so. The config is that of its model.
-func Run(ctx context.Context, j *job.Job, c foreign.Config) (config *model.ModulesConfig, err error) {
+// Front is the model whose layers are in front of the modules of a job: that of the family and the config that it names, or that it starts from. Nil: none are.
+func Front(opener *access.Opener, j *job.Job) (*model.Model, error) {
+	if j.Model.Config != nil {
+		return model.Build(j.Model.Family, j.Model.Config)
+	}
+	if j.Model.From == "" {
+		return nil, nil //nolint:nilnil // as said
+	}
+	m, err := export.ReadModel(opener, j.Model.From)
+	if err == nil && m.Family == model.Python {
+		m = m.Front()
+	}
+	return m, err
+}
+
+// Run tries the modules of a job, behind a front, or none, in an interpreter that is started so. The config is that of its model.
+func Run(ctx context.Context, j *job.Job, front *model.Model, c foreign.Config) (config *model.ModulesConfig, err error) {
+	config, err = of(j, front)
+	if err != nil {
+		return nil, err
+	}
+	inputs, err := config.Inputs()
+	if err != nil {
+		return nil, err
+	}
 	p, err := foreign.Start(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	built, err := p.Build(Program(j), j.Seed)
+	built, err := p.Build(Program(j, inputs), j.Seed)
 	if err != nil {
 		return nil, err
 	}
-	config = of(j)
 	config.Framework, config.Samples = built.Framework, model.SampleCounts(built.Samples)
-	probe := foreign.Probe{Inputs: inputs(j, config), Seed: j.Seed}
+	probe := foreign.Probe{Inputs: examples(j, inputs), Seed: j.Seed}
 	probe.Targets, probe.Ignores = targets(j, config)
 	probed, err := p.Probe(probe)
 	if err != nil {
@@ -119,16 +137,25 @@ func Run(ctx context.Context, j *job.Job, c foreign.Config) (config *model.Modul
 		}
 		return nil, fmt.Errorf("a dry run on %d samples%s: %w", samples(j), of, err)
 	}
-	config.Modules, err = foreign.Modules(built, probed, samples(j))
+	config.Modules, err = foreign.Modules(built, probe.Inputs, probed, samples(j))
 	return config, err
 }
 
 // bytesVocabulary is how many ids texts have whose tokens are bytes.
 const bytesVocabulary = 256
 
-// of is what a job says of its model.
-func of(j *job.Job) *model.ModulesConfig {
+// of is what a job says of its model, whose modules are behind a front, or none.
+func of(j *job.Job, front *model.Model) (*model.ModulesConfig, error) {
 	c := &model.ModulesConfig{ModelType: model.Python, Task: model.Task(j.ModuleTask()), Sequence: max(1, j.Data.Sequence), Vocabulary: j.Model.Vocabulary, UserLoss: j.Model.Loss != ""}
+	if front != nil {
+		if err := checkFront(j, front); err != nil {
+			return nil, err
+		}
+		if c.Vocabulary, c.Front = front.Vocabulary(), front.Config(); j.Model.Task == "" {
+			c.Task = front.Task
+		}
+		return c, nil
+	}
 	switch {
 	case c.Task == model.Samples:
 	case c.Task == model.Images:
@@ -137,5 +164,20 @@ func of(j *job.Job) *model.ModulesConfig {
 	case c.Vocabulary == 0:
 		c.Vocabulary = bytesVocabulary
 	}
-	return c
+	return c, nil
+}
+
+// checkFront refuses what does not go with layers of ours in front of modules.
+func checkFront(j *job.Job, front *model.Model) error {
+	switch {
+	case j.Data.Samples != "":
+		return fmt.Errorf("data.samples makes what the first module is given, and the layers of a %s are in front of it; remove data.samples, or start from nothing of that family", front.Family)
+	case len(j.Model.Image) > 0:
+		return fmt.Errorf("model.image is of modules that learn from images, and the layers of a %s, which reads texts, are in front of these; remove it", front.Family)
+	case j.Model.Vocabulary > 0 && j.Model.Vocabulary != front.Vocabulary():
+		return fmt.Errorf("model.vocabulary is %d, and the %s in front of the modules has %d ids of tokens; remove it", j.Model.Vocabulary, front.Family, front.Vocabulary())
+	case j.ModulesOnGPUs():
+		return fmt.Errorf("devices.kind is gpu, and modules behind the layers of a %s compute on cores alone; say devices.kind: cpu", front.Family)
+	}
+	return nil
 }

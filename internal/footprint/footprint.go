@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -20,12 +21,17 @@ type Sizer struct {
 	job   *job.Job
 	model *model.Model
 	on    device.Device // nothing is allocated there; layers ask it how much they save
+	host  device.Device // the same of a stage that has none of the modules of its model
 	known map[tuner.StageSpec]tuner.Memory
 }
 
 // New sizes the stages of a job on a device like on, in whose memory the job's devices have theirs. Of the job's counts it reads the batch and the groups alone.
 func New(m *model.Model, j *job.Job, on device.Device) *Sizer {
-	return &Sizer{job: j, model: m, on: on, known: map[tuner.StageSpec]tuner.Memory{}}
+	host := on
+	if m.Family == model.Python && !j.Devices.OwnMemory() {
+		host = ref.New()
+	}
+	return &Sizer{job: j, model: m, on: on, host: host, known: map[tuner.StageSpec]tuner.Memory{}}
 }
 
 // Size is a micro-batch of so many samples of a job. A sequence that is too long for the model is refused at admission.
@@ -86,9 +92,13 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 	if !onGPU { // boundaries cross in the memory of the host
 		spec.HandedInputs, spec.HandedOutputs, spec.LandedInputs, spec.LandedGradients = 0, 0, 0, 0
 	}
+	on := z.on
+	if !z.model.HasModules(spec.From, spec.To) {
+		on = z.host
+	}
 	size := Size(z.model, z.job, spec.Samples)
 	c := stage.Config{
-		Device: z.on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: size.B, Sequence: size.T,
+		Device: on, Model: z.model, Range: stage.Range{From: spec.From, To: spec.To}, Samples: size.B, Sequence: size.T,
 		Compute: size.Compute, Boundary: device.Floating(z.job.BoundaryPrecision), Slots: max(spec.Slots, 1), WeightSlots: spec.WeightSlots, Versions: spec.Versions, Recompute: stage.Recompute(spec.Recompute),
 		HandedInputs: spec.HandedInputs, HandedOutputs: spec.HandedOutputs, LandedInputs: spec.LandedInputs, LandedGradients: spec.LandedGradients, KeptApart: z.job.ModulesOnGPUs(), Optimizer: stage.Optimizer{Name: z.job.Optimizer.Name, Momentum: z.job.Optimizer.Momentum},
 	}
@@ -133,7 +143,7 @@ func (z *Sizer) Stage(spec tuner.StageSpec) (tuner.Memory, error) {
 			m.Host += driverBytes
 		}
 	}
-	if z.on.Host() {
+	if on.Host() {
 		m.Host += b.Scratch + n*b.Padding + vectors*(device.HostPages(b.Vector)-b.Vector)
 	}
 	z.known[asked] = m

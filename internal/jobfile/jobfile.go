@@ -18,16 +18,33 @@ func Parse(file string, source []byte, set []string, lookup func(name string) (s
 	j, at, err := job.Parse(file, source, set, job.Environment{
 		Lookup: lookup, Families: model.Families(), Schedules: schedule.Names(), Methods: elastic.Settings(), Check: checkAveraging,
 	})
-	if err != nil || j.Model.From != "" || j.Model.Python != "" {
+	if err != nil || j.Model.From != "" || j.Model.Python != "" && j.Model.Config == nil {
 		return j, nil, at
 	}
 	m, err := model.Build(j.Model.Family, j.Model.Config)
+	if j.Model.Python != "" { // modules follow
+		if err == nil {
+			err = m.CheckFront()
+		}
+		refuse(at, j, err)
+		return j, nil, at
+	}
+	if err == nil {
+		m = Train(at, j, m)
+	}
+	refuse(at, j, err)
+	return j, m, at
+}
+
+// refuse says what is wrong with the model of a job, if anything.
+func refuse(at *strictyaml.Document, j *job.Job, err error) {
 	field, ofField := errors.AsType[*model.FieldError](err)
 	switch {
 	case err == nil:
-		m = Train(at, j, m)
 	case !ofField:
 		at.Refuse("model.config", "", "%v", err)
+	case field.Field == "family":
+		at.Refuse("model.family", field.Nearest, "model.family is %v beside model.python; allowed is %s", field.Found, field.Allowed)
 	case field.Unknown:
 		var names []string
 		for _, f := range model.Fields(j.Model.Family) {
@@ -37,7 +54,6 @@ func Parse(file string, source []byte, set []string, lookup func(name string) (s
 	default:
 		at.Refuse("model.config."+field.Field, field.Nearest, "model.config.%s is %v; allowed is %s", field.Field, field.Found, field.Allowed)
 	}
-	return j, m, at
 }
 
 // Train is what a job trains of a model; nil where the document then has what is wrong.

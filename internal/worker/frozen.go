@@ -24,6 +24,7 @@ import (
 type frozen struct {
 	memory *stage.Frozen // nil before the first pipeline is built
 	file   control.FrozenInfo
+	values []float32 // of modules of the user's, since their interpreter cannot be asked beside the training; else nil
 }
 
 // loadFrozen gives a stage its frozen parameters, once for all pipelines. On the stage's executor.
@@ -40,6 +41,9 @@ func (h *host) loadFrozen(ctx context.Context, s *hosted, c stage.Config) (err e
 	values, err := h.frozenValues(ctx, s, c)
 	if err != nil {
 		return fmt.Errorf("frozen parameters of stage %d: %w", s.index, err)
+	}
+	if s.on.initial != nil {
+		s.frozen.values = values
 	}
 	return s.frozen.memory.Write(values)
 }
@@ -58,23 +62,16 @@ func (h *host) frozenValues(ctx context.Context, s *hosted, c stage.Config) (val
 		}
 		return values, err
 	}
-	if values, err = h.firstFrozen(c); err == nil && h.store != (shard.Store{}) { // a trial commits nothing
+	if values, err = h.firstFrozen(s, c); err == nil && h.store != (shard.Store{}) { // a trial commits nothing
 		s.frozen.file, err = h.writeFrozen(ctx, s, values)
 	}
 	return values, err
 }
 
-// firstFrozen are the frozen parameters that the job begins with: those of model.from, or of the seed.
-func (h *host) firstFrozen(c stage.Config) ([]float32, error) {
-	lookup := stage.Lookup(nil)
-	if h.weights != nil {
-		lookup = h.weights.Lookup
-	}
-	values, err := c.FrozenValues(lookup)
-	if err != nil {
-		return nil, &permanentError{err}
-	}
-	return values, nil
+// firstFrozen are the frozen parameters that the job begins with.
+func (h *host) firstFrozen(s *hosted, c stage.Config) ([]float32, error) {
+	values, err := c.FrozenValues(h.begins(s, c))
+	return values, s.beginning(err)
 }
 
 // writeFrozen makes the frozen parameters of a stage durable. The same ones give the same file in every generation.
@@ -120,8 +117,8 @@ func (h *host) makeAgain(ctx context.Context, s *hosted, fault error) (values []
 	if h.weights == nil { // of a round that was restored
 		problem = h.openWeights(&h.assignment.Spec)
 	}
-	if problem == nil {
-		if values, problem = h.firstFrozen(h.stage(s, 0)); problem != nil && h.weights != nil {
+	if values = s.frozen.values; problem == nil && values == nil {
+		if values, problem = h.firstFrozen(s, h.stage(s, 0)); problem != nil && h.weights != nil {
 			problem = errors.Join(problem, h.weights.Close())
 			h.weights = nil // the next try opens them anew
 		}

@@ -33,7 +33,7 @@ func (o *opened) checkProgram(s *spec.Spec) error {
 // overInterpreter is what wraps the device of a row of the plan, for modules of the user's, which compute on a GPU or, "", on cores; nil where there are none, or
 // nothing is computed.
 func (h *host) overInterpreter(ctx context.Context, row int, gpu string, cores []int, to *stage.Lookup) func(device.Device) (device.Device, error) {
-	if h.model.Family != model.Python {
+	if !h.hasModules(row) {
 		return nil
 	}
 	return func(on device.Device) (device.Device, error) {
@@ -54,7 +54,7 @@ func (h *host) overInterpreter(ctx context.Context, row int, gpu string, cores [
 		if err != nil {
 			return nil, err
 		}
-		built, err := p.Build(dryrun.Program(j), j.Seed)
+		built, err := h.buildModules(p)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("model.python: %w", err), p.Close())
 		}
@@ -65,6 +65,29 @@ func (h *host) overInterpreter(ctx context.Context, row int, gpu string, cores [
 		*to = p.Lookup(built)
 		return foreign.Over(p, on), nil
 	}
+}
+
+// hasModules reports whether a stage of a row of the plan has modules of the user's.
+func (h *host) hasModules(row int) bool {
+	for k, at := range h.plan.Placement() {
+		if at == row && h.model.HasModules(h.ranges[k].From, h.ranges[k].To) {
+			return true
+		}
+	}
+	return false
+}
+
+// buildModules has the user's modules built, of which the interpreter uses those of its stages.
+func (h *host) buildModules(p *foreign.Process) (foreign.Built, error) {
+	c, err := h.model.Modules()
+	if err != nil {
+		return foreign.Built{}, err
+	}
+	inputs, err := c.Inputs()
+	if err != nil {
+		return foreign.Built{}, err
+	}
+	return p.Build(dryrun.Program(&h.assignment.Spec.Job, inputs), h.assignment.Spec.Job.Seed)
 }
 
 // userID is whose program it is.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -309,7 +310,11 @@ func dry(t testing.TB, j *job.Job) *model.ModulesConfig {
 	t.Helper()
 	by := fmt.Sprint(j.Model, j.Data, j.Train.Batch, j.Seed)
 	if tried[by] == nil {
-		c, err := dryrun.Run(t.Context(), j, dryrun.Config(j, uint32(os.Getuid()))) //nolint:gosec // a user id fits
+		front, err := dryrun.Front(&access.Opener{}, j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := dryrun.Run(t.Context(), j, front, dryrun.Config(j, uint32(os.Getuid()))) //nolint:gosec // a user id fits
 		if err != nil {
 			t.Fatal(err)
 		}

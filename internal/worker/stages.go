@@ -9,6 +9,7 @@ import (
 	"github.com/avgpipe/avgpipe/schedule"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
+	"github.com/avgpipe/avgpipe/stage/model"
 )
 
 // stage is the configuration of stage s in a pipeline.
@@ -63,14 +64,61 @@ func (h *host) newStage(ctx context.Context, s *hosted, pipeline int) (*stage.Co
 	if h.assignment.Restore != nil { // the round holds the values; and another stage may be opening the weights, to make a lost file again
 		return c, nil
 	}
-	if h.weights != nil {
-		if err := c.Load(h.weights.Lookup); err != nil {
-			return nil, errors.Join(&permanentError{err}, c.Close())
-		}
-	} else if s.on.initial != nil { // from a process, which may end
-		if err := c.Load(s.on.initial); err != nil {
+	if begins := h.begins(s, config); begins != nil {
+		if err := s.beginning(c.Load(begins)); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
 	return c, nil
+}
+
+// begins finds what the parameters of a stage begin with: what model.from has, what the user's modules were built with, or, for layers in front of those, what the
+// seed makes. Nil: the seed makes all.
+func (h *host) begins(s *hosted, c stage.Config) stage.Lookup {
+	var places []stage.Lookup
+	if h.weights != nil {
+		places = append(places, h.weights.Lookup)
+	}
+	if s.on.initial != nil {
+		places = append(places, s.on.initial)
+		if h.weights == nil {
+			places = append(places, seeded(h.model.Front(), c.Seed))
+		}
+	}
+	if places == nil {
+		return nil
+	}
+	return func(name string) (shape []int, values []float32, ok bool, err error) {
+		for _, place := range places {
+			if shape, values, ok, err = place(name); ok || err != nil {
+				return shape, values, ok, err
+			}
+		}
+		return nil, nil, false, nil
+	}
+}
+
+// seeded finds what the parameters of a model, which may be nil, begin with by a seed.
+func seeded(m *model.Model, seed uint64) stage.Lookup {
+	return func(name string) ([]int, []float32, bool, error) {
+		if m == nil {
+			return nil, nil, false, nil
+		}
+		for _, p := range m.Params() {
+			if p.Name == name {
+				values := make([]float32, p.Len())
+				stage.InitialValues(p, seed, values)
+				return p.Shape, values, true, nil
+			}
+		}
+		return nil, nil, false, nil
+	}
+}
+
+// beginning is an error about what a stage begins with: a process that knows it may end, and a file is as it is.
+func (s *hosted) beginning(err error) error {
+	if err == nil || s.on.initial != nil {
+		return err
+	}
+	return &permanentError{err}
 }

@@ -228,6 +228,9 @@ func (p *Probe) check() error {
 		if x.Limit < 0 || x.Limit > math.MaxInt32 {
 			return fmt.Errorf("input %d of a dry run: a limit of %d, expected 0 to %d", i, x.Limit, math.MaxInt32)
 		}
+		if x.Gradient && x.Type != device.F32.String() {
+			return fmt.Errorf("input %d of a dry run has a gradient and is of type %s, expected %v", i, x.Type, device.F32)
+		}
 	}
 	return nil
 }

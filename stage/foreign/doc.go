@@ -7,7 +7,7 @@
 //	p, _ := foreign.Start(ctx, foreign.Config{Interpreter: "/usr/bin/python3"})
 //	built, _ := p.Build(foreign.Program{Path: "train.py", Function: "build"})
 //	probed, _ := p.Probe(foreign.Probe{Inputs: ...})
-//	layers := layer.NewModules(foreign.Modules(built, probed))
+//	layers := layer.NewModules(foreign.Modules(built, inputs, probed, samples))
 //	d := foreign.Over(p, cpu)
 //
 // Nothing that the interpreter says is believed beyond the protocol: what breaks it ends the process with a ProtocolError. A ProgramError is the

@@ -49,7 +49,11 @@ func FuzzModules(f *testing.F) {
 		if decode(built, &b) != nil || decode(probed, &p) != nil {
 			return
 		}
-		all, err := Modules(b, p.Modules, samples)
+		var given []ProbeInput
+		if len(p.Modules) > 0 {
+			given = make([]ProbeInput, len(p.Modules[0].Inputs))
+		}
+		all, err := Modules(b, given, p.Modules, samples)
 		if err != nil {
 			return
 		}

@@ -201,6 +201,8 @@ type ProbeInput struct {
 	Shape []int  `json:"shape"`
 	Type  string `json:"type"`  // "f32" or "i32"
 	Limit int    `json:"limit"` // bounds the values of an i32
+	// Gradient says that a backward has to give that of this input, an f32 that layers in front of the modules compute.
+	Gradient bool `json:"gradient,omitempty"`
 }
 
 // Probed is what a module did in a dry run.

@@ -15,8 +15,8 @@ const rate = 50e9
 // Seconds is what a dry run took for floating-point operations that it was turned into.
 func Seconds(flops float64) float64 { return flops / rate }
 
-// Modules describes modules as a model is made of them: what was built, and what it did in a dry run with so many samples.
-func Modules(b Built, probed []Probed, samples int) ([]model.Module, error) {
+// Modules describes modules as a model is made of them: what was built, and what it did in a dry run with so many samples of those inputs.
+func Modules(b Built, given []ProbeInput, probed []Probed, samples int) ([]model.Module, error) {
 	if err := b.check(); err != nil {
 		return nil, err
 	}
@@ -31,7 +31,13 @@ func Modules(b Built, probed []Probed, samples int) ([]model.Module, error) {
 		return nil, err
 	}
 	all := make([]model.Module, len(probed))
-	differentiable := make([]bool, len(inputs)) // no gradient flows to data
+	if len(inputs) != len(given) {
+		return nil, fmt.Errorf("a dry run of %d inputs, expected %d", len(inputs), len(given))
+	}
+	differentiable := make([]bool, len(inputs))
+	for i, x := range given {
+		differentiable[i] = x.Gradient // none flows to data
+	}
 	for i, p := range probed {
 		m := model.Module{
 			Name: b.Modules[i].Name, Parameters: params(b.Modules[i]),

@@ -39,11 +39,12 @@ func try(p *foreign.Process, file, function string) error {
 	if err != nil {
 		return err
 	}
-	probed, err := p.Probe(foreign.Probe{Inputs: []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}, Targets: []foreign.ProbeInput{{Shape: []int{samples}, Type: "i32"}}})
+	inputs := []foreign.ProbeInput{{Shape: []int{samples, 2}, Type: "f32"}}
+	probed, err := p.Probe(foreign.Probe{Inputs: inputs, Targets: []foreign.ProbeInput{{Shape: []int{samples}, Type: "i32"}}})
 	if err != nil {
 		return err
 	}
-	_, err = foreign.Modules(built, probed, samples)
+	_, err = foreign.Modules(built, inputs, probed, samples)
 	return err
 }
 

@@ -109,7 +109,7 @@ func (i *interpreter) open(t *testing.T, program foreign.Program, input foreign.
 	if err != nil {
 		t.Fatal(err)
 	}
-	modules, err := foreign.Modules(built, probed, input.Shape[0])
+	modules, err := foreign.Modules(built, []foreign.ProbeInput{input}, probed, input.Shape[0])
 	if err != nil {
 		t.Fatal(err)
 	}

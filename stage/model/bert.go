@@ -74,6 +74,7 @@ func (c *bert) build(m *Model) {
 		m.Task, m.Loss = Classification, layer.Loss{Classes: c.labels, PerSample: true}
 		m.heads = heads{own: []string{"bert.pooler.", "classifier."}, other: "cls."} // fine-tuned from a masked language model
 	}
+	m.frontOf(c.hidden, func(last layer.Layer) layer.Layer { return layer.PassMask{Layer: last} }, true, "cls.*", "classifier.*", "bert.pooler.*", "pooler.*")
 	m.prefix, m.aliases = "bert.", bertAliases
 	c.export(m.config)
 }

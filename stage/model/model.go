@@ -62,6 +62,9 @@ type Model struct {
 	window     func(layer int) int // positions that attention in a block looks back over, 0: all; nil: of a family without windows
 	config     map[string]any
 	adapted    []layer.Linear
+	front      *front          // nil: of a family that modules cannot follow
+	behind     *Model          // of modules: see Front
+	own        map[string]bool // of modules behind a family: the names of their tensors
 }
 
 var families = map[string]func() settings{
@@ -197,10 +200,10 @@ type heads struct {
 	other string   // what the names of a tensor of the other architecture begin with
 }
 
-// StartsFresh reports whether a parameter belongs to an adapter, or to a part that a file of another architecture does not have: CheckTensors
+// StartsFresh reports whether a parameter belongs to an adapter, to modules behind a family, or to a part that a file of another architecture does not have: CheckTensors
 // accepts such a file, and training goes on from it with what the parameter started with.
 func (m *Model) StartsFresh(p layer.Param) bool {
-	return p.Adapter || slices.ContainsFunc(m.heads.own, func(head string) bool { return strings.HasPrefix(p.Name, head) })
+	return p.Adapter || m.own[p.Name] || slices.ContainsFunc(m.heads.own, func(head string) bool { return strings.HasPrefix(p.Name, head) })
 }
 
 // lacksHead reports whether a file of another architecture has nothing of the part that p belongs to.
@@ -212,6 +215,9 @@ func (m *Model) lacksHead(p layer.Param, tensors map[string][]int) bool {
 			}
 		}
 		return false
+	}
+	if m.own[p.Name] { // a file of the family has none of the modules
+		return !slices.ContainsFunc(slices.Collect(maps.Keys(m.own)), func(name string) bool { return tensors[name] != nil })
 	}
 	for _, head := range m.heads.own {
 		if strings.HasPrefix(p.Name, head) {

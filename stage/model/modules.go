@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -18,8 +17,10 @@ const Python = "python"
 // ModulesConfig is the config of a model of the family python.
 type ModulesConfig struct {
 	ModelType string `json:"model_type"`
-	Framework string `json:"framework"` // that the modules are of: "torch 1.13.1"
-	Task      Task   `json:"task"`
+	// Front is the config of a model of a family whose layers, but for its head, are in front of the modules; nil: none are.
+	Front     map[string]any `json:"front,omitempty"`
+	Framework string         `json:"framework"` // that the modules are of: "torch 1.13.1"
+	Task      Task           `json:"task"`
 	// Sequence is the positions of a sample, 1 where it has none. Vocabulary bounds the ids of a sample. Image is the shape of one.
 	Sequence   int   `json:"sequence"`
 	Vocabulary int   `json:"vocabulary,omitempty"`
@@ -71,16 +72,68 @@ var moduleInputs = map[Task][]string{
 	Translation: {"ids", "mask", "decoder_ids"}, Images: {"pixels"}, Samples: {"sample"},
 }
 
-// ModuleInputs are the inputs of the first of a user's modules for so many samples, by the task: for a dry run.
-func (c *ModulesConfig) ModuleInputs(samples int) (names []string, shape []int, t device.Type) {
-	shape, t = []int{samples, c.Sequence}, device.I32
-	if c.Task == Samples {
-		shape = shape[:1]
+// ModuleInput is what the first of a user's modules is given of a sample.
+type ModuleInput struct {
+	Name           string
+	Shape          []int // without the dimension of the samples
+	Type           device.Type
+	Limit          int  // bounds the values of an I32; 0: they are numbers of samples
+	Differentiable bool // it wants a gradient
+}
+
+// Inputs are what the first of a user's modules is given: a sample of the task, or what the layers in front give.
+func (c *ModulesConfig) Inputs() ([]ModuleInput, error) {
+	whole, err := c.front()
+	if err != nil {
+		return nil, err
 	}
-	if c.Task == Images {
-		shape, t = []int{samples, c.Image.Channels, c.Image.Height, c.Image.Width}, device.F32
+	return c.inputs(whole)
+}
+
+// inputs are Inputs behind a front; nil: there is none.
+func (c *ModulesConfig) inputs(whole *Model) ([]ModuleInput, error) {
+	if whole != nil {
+		return whole.front.gives(c.Sequence), nil
 	}
-	return moduleInputs[c.Task], shape, t
+	names := moduleInputs[c.Task]
+	if names == nil {
+		return nil, &FieldError{Field: "task", Found: c.Task, Allowed: oneOf(Tasks())}
+	}
+	all := make([]ModuleInput, len(names))
+	for i, name := range names {
+		all[i] = ModuleInput{Name: name, Shape: []int{c.Sequence}, Type: device.I32, Limit: c.Vocabulary}
+		switch {
+		case c.Task == Images:
+			all[i].Type, all[i].Shape, all[i].Limit = device.F32, []int{c.Image.Channels, c.Image.Height, c.Image.Width}, 0
+		case c.Task == Samples:
+			all[i].Shape = nil
+		case name == "mask" || name == "token_types":
+			all[i].Limit = 2
+		}
+	}
+	return all, nil
+}
+
+// front is the model whose layers are in front of the modules; nil: none are.
+func (c *ModulesConfig) front() (*Model, error) {
+	if c.Front == nil {
+		return nil, nil //nolint:nilnil // as said
+	}
+	text, err := json.Marshal(c.Front)
+	if err != nil {
+		return nil, fmt.Errorf("read the config of the layers in front of modules: %w", err)
+	}
+	whole, err := FromHuggingFace(text)
+	if err == nil {
+		err = whole.CheckFront()
+	}
+	if err == nil && !slices.Equal(moduleInputs[whole.Task], moduleInputs[c.Task]) {
+		err = &FieldError{Field: "task", Found: c.Task, Allowed: fmt.Sprintf("%s, whose samples the %s in front of the modules takes", whole.Task, whole.Family), Nearest: string(whole.Task)}
+	}
+	if err == nil && c.Sequence > whole.sequence {
+		err = fmt.Errorf("samples of %d positions; the %s in front of the modules takes at most %d", c.Sequence, whole.Family, whole.sequence)
+	}
+	return whole, err
 }
 
 // readModules makes the model of a config of the family python.
@@ -92,11 +145,28 @@ func readModules(config []byte) (*Model, error) {
 	return c.Build()
 }
 
+// Modules is the config of a model of the family python.
+func (m *Model) Modules() (*ModulesConfig, error) {
+	text, err := json.Marshal(m.config)
+	if err != nil {
+		return nil, fmt.Errorf("read the config of a user's modules: %w", err)
+	}
+	c := &ModulesConfig{}
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, fmt.Errorf("read the config of a user's modules: %w", err)
+	}
+	return c, nil
+}
+
 // Build makes the model. Behind its last module is a loss of ours: the cross-entropy of what that gives, taken as logits.
 func (c *ModulesConfig) Build() (*Model, error) {
-	names := moduleInputs[c.Task]
-	if names == nil {
-		return nil, &FieldError{Field: "task", Found: c.Task, Allowed: oneOf(Tasks())}
+	whole, err := c.front()
+	if err != nil {
+		return nil, err
+	}
+	inputs, err := c.inputs(whole)
+	if err != nil {
+		return nil, err
 	}
 	if len(c.Modules) == 0 {
 		return nil, fmt.Errorf("a model of no modules; expected at least one")
@@ -106,15 +176,15 @@ func (c *ModulesConfig) Build() (*Model, error) {
 		modules[i] = c.Modules[i].layer()
 	}
 	in, last := modules[0].In, c.Modules[len(c.Modules)-1]
-	if len(in) != len(names) {
-		return nil, fmt.Errorf("module %s takes %d tensors; a sample of the task %s has %s", c.Modules[0].Name, len(in), c.Task, strings.Join(names, ", "))
+	if len(in) != len(inputs) {
+		return nil, fmt.Errorf("module %s takes %d tensors; the first one is given %d, by the task %s", c.Modules[0].Name, len(in), len(inputs), c.Task)
 	}
-	for i := range in {
-		in[i].Name = names[i]
+	for i, x := range inputs {
+		in[i].Name = x.Name
 		switch {
 		case c.Task == Samples:
 			in[i].Limit = math.MaxInt32
-		case in[i].Type == device.I32 && names[i] != "mask" && names[i] != "token_types":
+		case x.Type == device.I32 && x.Name != "mask" && x.Name != "token_types":
 			in[i].Limit = c.Vocabulary
 		}
 	}
@@ -124,6 +194,11 @@ func (c *ModulesConfig) Build() (*Model, error) {
 	}
 	m := &Model{
 		Family: Python, Task: c.Task, Image: c.Image, Samples: c.Samples, Layers: layer.NewModules(modules), Loss: loss, vocabulary: c.Vocabulary, sequence: c.Sequence, config: map[string]any{},
+	}
+	if whole != nil {
+		if err := m.follow(whole); err != nil {
+			return nil, err
+		}
 	}
 	text, err := json.Marshal(c)
 	if err == nil {

@@ -127,3 +127,15 @@ def classes(width=8):
 
 def class_loss(logits, labels):
     return nn.functional.cross_entropy(logits, labels)
+
+
+def head(width=16, classes=256):
+    return nn.Sequential(nn.Dropout(0.1), nn.Linear(width, 32), nn.GELU(), nn.Linear(32, classes))
+
+
+def frozen(width=16):
+    first = nn.Embedding(256, width)
+    with torch.no_grad():
+        first.weight.copy_(torch.arange(256.0 * width).view(256, width) / (128 * width) - 1)
+    first.weight.requires_grad_(False)
+    return nn.Sequential(first, Block(width), nn.Linear(width, 256))

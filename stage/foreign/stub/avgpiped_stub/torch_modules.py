@@ -194,7 +194,7 @@ class Modules(Framework):
     def example(self, t):
         if t["type"] == "i32":
             return self.torch.randint(0, t["limit"] or 2, t["shape"])
-        return self.torch.rand(t["shape"], dtype=self.torch.float32)  # whatever the default of the user's program
+        return self.torch.rand(t["shape"], dtype=self.torch.float32, requires_grad=t.get("gradient", False))  # whatever the default of the user's program
 
     def write(self, name, at):
         found = self.parameters.get(name) or self.buffers.get(name)
