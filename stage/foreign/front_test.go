@@ -27,22 +27,31 @@ const hidden, positions = 16, 12
 // familyHeads are heads of families, as modules.
 var familyHeads = []behind{
 	{
-		"gpt2", map[string]any{"vocab_size": vocabulary, "n_positions": positions, "n_embd": hidden, "n_layer": 3, "n_head": 2, "tie_word_embeddings": false},
-		"projection", map[string]any{"width": hidden, "vocabulary": vocabulary}, map[string]string{"0.weight": "lm_head.weight"},
+		"gpt2",
+		map[string]any{"vocab_size": vocabulary, "n_positions": positions, "n_embd": hidden, "n_layer": 3, "n_head": 2, "tie_word_embeddings": false},
+		"projection",
+		map[string]any{"width": hidden, "vocabulary": vocabulary},
+		map[string]string{"0.weight": "lm_head.weight"},
 	},
 	{
-		"llama", map[string]any{
+		"llama",
+		map[string]any{
 			"vocab_size": vocabulary, "max_position_embeddings": positions, "hidden_size": hidden, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 24,
 			"tie_word_embeddings": false,
 		},
-		"projection", map[string]any{"width": hidden, "vocabulary": vocabulary}, map[string]string{"0.weight": "lm_head.weight"},
+		"projection",
+		map[string]any{"width": hidden, "vocabulary": vocabulary},
+		map[string]string{"0.weight": "lm_head.weight"},
 	},
 	{
-		"bert", map[string]any{
+		"bert",
+		map[string]any{
 			"vocab_size": vocabulary, "max_position_embeddings": positions, "hidden_size": hidden, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "num_labels": classes,
 			"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0,
 		},
-		"classifier", map[string]any{"width": hidden, "classes": classes}, map[string]string{
+		"classifier",
+		map[string]any{"width": hidden, "classes": classes},
+		map[string]string{
 			"0.dense.weight": "bert.pooler.dense.weight", "0.dense.bias": "bert.pooler.dense.bias", "0.classifier.weight": "classifier.weight", "0.classifier.bias": "classifier.bias",
 		},
 	},
