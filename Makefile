@@ -171,6 +171,7 @@ test-cluster: ## the long form of the tests of replication: clusters that lose n
 	$(TEST) -timeout 6h ./elastic -run WhateverArrives -schedules $(SCHEDULES) -v
 
 .PHONY: test-python
+test-python: TIMEOUT = 60m
 test-python: test-deps ## the long form of the tests of modules in Python: each kind of model, and GPTs of 10.8 and 30.5 million parameters, 50 steps beside a plain program, 6 minutes
 	$(TEST) $(TAGS) ./stage/foreign -count=1 -v -run 'TrainsAsPlain|ManyKinds|ACutModule|SamplesOfTheProgram' -steps 50
 	$(TEST) $(TAGS) ./stage/foreign -count=1 -v -run AGPT -gpt-layers 6 -gpt-width 384 -gpt-steps 50

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
 	"github.com/avgpipe/avgpipe/internal/words"
@@ -53,7 +52,7 @@ func (c *call) check(set []string) error {
 	with.StartTimeout = checkTimeout
 	with.Log = func(_, line string) { fmt.Fprintln(c.messages, line) } //nolint:errcheck // for show
 	stop := c.every(checkSays, "still trying the modules of "+j.Model.Python)
-	front, err := dryrun.Front(&access.Opener{}, j)
+	front, err := dryrun.Front(nil, j)
 	var config *model.ModulesConfig
 	if err == nil {
 		config, err = dryrun.Run(c.ctx, j, front, with)

@@ -10,6 +10,7 @@ import (
 	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/internal/jobfile"
+	"github.com/avgpipe/avgpipe/internal/words"
 )
 
 // dryRunLimit bounds each of the steps of a dry run: less than an inspect process has, so that the user learns which.
@@ -53,7 +54,7 @@ func (a *admission) checkPython(ctx context.Context) {
 	if front != nil {
 		behind = fmt.Sprintf(" behind %d layers of %s", len(m.Layers)-len(c.Modules), front.Family)
 	}
-	a.why = append(a.why, fmt.Sprintf("model.python: %d modules of %s%s", len(c.Modules), c.Framework, behind))
+	a.why = append(a.why, fmt.Sprintf("model.python: %s of %s%s", words.Count(len(c.Modules), "module"), c.Framework, behind))
 	if a.job.ModulesOnGPUs() {
 		a.why = append(a.why, "devices.kind gpu: the modules compute on GPUs, and all else on cores, in the memory of the host; the dry run was on cores, so the shares of stages are those of cores until a tuning measures them")
 	}

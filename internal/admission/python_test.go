@@ -202,7 +202,7 @@ func TestModulesBehindAFamilyAreAdmitted(t *testing.T) {
 	if m.Family != model.Python || m.Front().Family != "gpt2" || len(m.Layers) != 4 || m.Task != model.Language || names[0] != "transformer.wte.weight" || names[len(names)-1] != "0.out.bias" {
 		t.Errorf("%s behind %v, %d layers, task %s, parameters %v", m.Family, m.Front(), len(m.Layers), m.Task, names)
 	}
-	if why := strings.Join(s.Why, "\n"); !strings.Contains(why, "model.python: 1 modules of torch") || !strings.Contains(why, "behind 3 layers of gpt2") {
+	if why := strings.Join(s.Why, "\n"); !strings.Contains(why, "model.python: 1 module of torch") || !strings.Contains(why, "behind 3 layers of gpt2") {
 		t.Errorf("reasons %s", why)
 	}
 }

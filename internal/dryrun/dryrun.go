@@ -12,7 +12,6 @@ import (
 
 	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
-	"github.com/avgpipe/avgpipe/internal/export"
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage/foreign"
 	"github.com/avgpipe/avgpipe/stage/model"
@@ -100,12 +99,23 @@ func Front(opener *access.Opener, j *job.Job) (*model.Model, error) {
 	if j.Model.From == "" {
 		return nil, nil //nolint:nilnil // as said
 	}
-	m, err := export.ReadModel(opener, j.Model.From)
-	if err == nil && m.Family == model.Python {
+	path := filepath.Join(j.Model.From, "config.json")
+	config, err := opener.ReadFile(path, maxConfigBytes)
+	if err != nil {
+		return nil, fmt.Errorf("%w; expected the config.json of a directory with *.safetensors", err)
+	}
+	m, err := model.FromHuggingFace(config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if m.Family == model.Python {
 		m = m.Front()
 	}
-	return m, err
+	return m, nil
 }
+
+// maxConfigBytes bounds a config.json.
+const maxConfigBytes = 16 << 20
 
 // Run tries the modules of a job, behind a front, or none, in an interpreter that is started so. The config is that of its model.
 func Run(ctx context.Context, j *job.Job, front *model.Model, c foreign.Config) (config *model.ModulesConfig, err error) {

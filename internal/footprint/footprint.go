@@ -10,7 +10,6 @@ import (
 	"github.com/avgpipe/avgpipe/job"
 	"github.com/avgpipe/avgpipe/stage"
 	"github.com/avgpipe/avgpipe/stage/device"
-	"github.com/avgpipe/avgpipe/stage/device/ref"
 	"github.com/avgpipe/avgpipe/stage/layer"
 	"github.com/avgpipe/avgpipe/stage/model"
 	"github.com/avgpipe/avgpipe/tuner"
@@ -25,12 +24,8 @@ type Sizer struct {
 	known map[tuner.StageSpec]tuner.Memory
 }
 
-// New sizes the stages of a job on a device like on, in whose memory the job's devices have theirs. Of the job's counts it reads the batch and the groups alone.
-func New(m *model.Model, j *job.Job, on device.Device) *Sizer {
-	host := on
-	if m.Family == model.Python && !j.Devices.OwnMemory() {
-		host = ref.New()
-	}
+// New sizes the stages of a job on a device like on, in whose memory the job's devices have theirs, or, where a stage has none of the modules of a user's program, on one like host. Of the job's counts it reads the batch and the groups alone.
+func New(m *model.Model, j *job.Job, on, host device.Device) *Sizer {
 	return &Sizer{job: j, model: m, on: on, host: host, known: map[tuner.StageSpec]tuner.Memory{}}
 }
 

@@ -23,13 +23,13 @@ func newSizer(t *testing.T, change func(*job.Job), host bool) *Sizer {
 		change(j)
 	}
 	if host {
-		return New(m, j, ref.New())
+		return New(m, j, ref.New(), ref.New())
 	}
 	on, err := emulated.Open(emulated.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(m, j, on)
+	return New(m, j, on, on)
 }
 
 func size(t *testing.T, z *Sizer, pipelines int) tuner.Memory {

@@ -51,7 +51,7 @@ func newSubject(r control.TuneRequest, trials *worker.Trials) (*subject, error) 
 		return nil, err
 	}
 	s.Device = s.device.Name()
-	s.Sizer = footprint.New(s.Model, s.Job, s.device)
+	s.Sizer = footprint.New(s.Model, s.Job, s.device, s.device)
 	return s, nil
 }
 

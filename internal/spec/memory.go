@@ -24,10 +24,13 @@ func NewSizer(m *model.Model, j *job.Job) (*footprint.Sizer, error) {
 // sizer is NewSizer for the model at hand.
 func (f *Facts) sizer(j *job.Job) (*footprint.Sizer, error) {
 	if !j.Devices.OwnMemory() && f.Model.Family != model.Python { // modules have their memory apart
-		return footprint.New(f.Model, j, ref.New()), nil
+		return footprint.New(f.Model, j, ref.New(), ref.New()), nil
 	}
 	on, err := emulated.Open(emulated.Config{})
-	return footprint.New(f.Model, j, on), err
+	if j.Devices.OwnMemory() {
+		return footprint.New(f.Model, j, on, on), err
+	}
+	return footprint.New(f.Model, j, on, ref.New()), err
 }
 
 // shortText says what is short on a device.

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/avgpipe/avgpipe/internal/access"
 	"github.com/avgpipe/avgpipe/internal/checkpoint"
 	"github.com/avgpipe/avgpipe/internal/dryrun"
 	"github.com/avgpipe/avgpipe/internal/worker/control"
@@ -310,7 +309,7 @@ func dry(t testing.TB, j *job.Job) *model.ModulesConfig {
 	t.Helper()
 	by := fmt.Sprint(j.Model, j.Data, j.Train.Batch, j.Seed)
 	if tried[by] == nil {
-		front, err := dryrun.Front(&access.Opener{}, j)
+		front, err := dryrun.Front(nil, j)
 		if err != nil {
 			t.Fatal(err)
 		}

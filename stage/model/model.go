@@ -217,7 +217,12 @@ func (m *Model) lacksHead(p layer.Param, tensors map[string][]int) bool {
 		return false
 	}
 	if m.own[p.Name] { // a file of the family has none of the modules
-		return !slices.ContainsFunc(slices.Collect(maps.Keys(m.own)), func(name string) bool { return tensors[name] != nil })
+		for name := range m.own {
+			if _, there := tensors[name]; there {
+				return false
+			}
+		}
+		return true
 	}
 	for _, head := range m.heads.own {
 		if strings.HasPrefix(p.Name, head) {
