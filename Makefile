@@ -43,7 +43,7 @@ PART_RACED := ./pipeline ./internal/profile ./internal/worker ./stage/device/emu
 # Long tests of one goroutine, and of arithmetic in processes that shorter tests have too.
 RACE_LEAVES := ADeviceThatComputesConforms|AnEstimateMeasuresNothing|WhatFitsOnlyWithRecomputation|PredictedMemoryIsWhatIsAllocated|AStageHoldsWhatItHolds|StagesPredict$$
 RACE_LEAVES := $(RACE_LEAVES)|AnExportedModelIsTheBaseWithItsAdapters|BoundariesInBF16TrainAlmostAsF32|FrozenParametersComeOutAsTheyWentIn
-RACE_LEAVES := $(RACE_LEAVES)|ModulesInPythonTrain|ACutModuleIsExported
+RACE_LEAVES := $(RACE_LEAVES)|ModulesInPythonTrain|ModulesBehindAFamily|ACutModuleIsExported
 
 # $(call need,PACKAGE,TEST,WITHOUT IT): nothing when the command TEST succeeds. Else install the Debian package PACKAGE as
 # root, or print the command that does and go on without it.
