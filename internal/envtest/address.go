@@ -16,14 +16,18 @@ const (
 	lastPort  = 32000
 )
 
-// FreeAddress is an address of this host that nobody listens on, by TCP or UDP, and that no connection is given.
+// FreeAddress is an address of this host that nobody listens on, by TCP or UDP, and that no connection is given. Until the test ends no other test gets it, of any process, also
+// while its server is away.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	var last error
 	for range 1000 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort)))
+		port := strconv.Itoa(firstPort + rand.IntN(lastPort-firstPort))
+		address := net.JoinHostPort("127.0.0.1", port)
 		if last = free(t, address); last == nil {
-			return address
+			if last = reserve(t, port); last == nil {
+				return address
+			}
 		}
 		if !errors.Is(last, syscall.EADDRINUSE) {
 			break
@@ -45,4 +49,14 @@ func free(t testing.TB, address string) error {
 		return err
 	}
 	return packets.Close()
+}
+
+// reserve has a port until the test ends: a socket without a file has its number as its name.
+func reserve(t testing.TB, port string) error {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", "@avgpipe-test-port-"+port)
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { _ = l.Close() }) // nobody connects
+	return nil
 }

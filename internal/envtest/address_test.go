@@ -47,3 +47,19 @@ func TestAnAddressIsFreeByBothProtocols(t *testing.T) {
 		}
 	}
 }
+
+func TestAnAddressIsGivenToOneTestAtATime(t *testing.T) {
+	var port string
+	t.Run("has it", func(t *testing.T) {
+		var err error
+		if _, port, err = net.SplitHostPort(FreeAddress(t)); err != nil {
+			t.Fatal(err)
+		}
+		if reserve(t, port) == nil {
+			t.Errorf("port %s is given twice", port)
+		}
+	})
+	if err := reserve(t, port); err != nil {
+		t.Errorf("port %s after the test that had it: %v", port, err)
+	}
+}
