@@ -172,7 +172,7 @@ test-cluster: ## the long form of the tests of replication: clusters that lose n
 
 .PHONY: test-python
 test-python: TIMEOUT = 60m
-test-python: test-deps ## the long form of the tests of modules in Python: each kind of model, and GPTs of 10.8 and 30.5 million parameters, 50 steps beside a plain program, 6 minutes
+test-python: test-deps ## the long form of the tests of modules in Python: each kind of model, and GPTs of 10.8 and 30.5 million parameters, 50 steps beside a plain program, at most an hour each
 	$(TEST) $(TAGS) ./stage/foreign -count=1 -v -run 'TrainsAsPlain|ManyKinds|ACutModule|SamplesOfTheProgram' -steps 50
 	$(TEST) $(TAGS) ./stage/foreign -count=1 -v -run AGPT -gpt-layers 6 -gpt-width 384 -gpt-steps 50
 	$(TEST) $(TAGS) ./stage/foreign -count=1 -v -run AGPT -gpt-layers 9 -gpt-width 528 -gpt-steps 50

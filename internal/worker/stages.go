@@ -81,8 +81,8 @@ func (h *host) begins(s *hosted, c stage.Config) stage.Lookup {
 	}
 	if s.on.initial != nil {
 		places = append(places, s.on.initial)
-		if h.weights == nil {
-			places = append(places, seeded(h.model.Front(), c.Seed))
+		if front := h.model.Front(); front != nil && h.weights == nil {
+			places = append(places, seeded(front, c.Seed))
 		}
 	}
 	if places == nil {
@@ -98,12 +98,9 @@ func (h *host) begins(s *hosted, c stage.Config) stage.Lookup {
 	}
 }
 
-// seeded finds what the parameters of a model, which may be nil, begin with by a seed.
+// seeded finds what the parameters of a model begin with by a seed.
 func seeded(m *model.Model, seed uint64) stage.Lookup {
 	return func(name string) ([]int, []float32, bool, error) {
-		if m == nil {
-			return nil, nil, false, nil
-		}
 		for _, p := range m.Params() {
 			if p.Name == name {
 				values := make([]float32, p.Len())

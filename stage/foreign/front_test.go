@@ -72,10 +72,7 @@ func (b *behind) build(t *testing.T, p *foreign.Process, whole *model.Model) (*m
 	}
 	var inputs []foreign.ProbeInput
 	for _, x := range given {
-		inputs = append(inputs, foreign.ProbeInput{Shape: append([]int{samples}, x.Shape...), Type: x.Type.String(), Limit: 1, Gradient: x.Differentiable})
-		if x.Name == "mask" {
-			inputs[len(inputs)-1].Limit = 2
-		}
+		inputs = append(inputs, foreign.ProbeInput{Shape: append([]int{samples}, x.Shape...), Type: x.Type.String(), Limit: x.Limit, Gradient: x.Differentiable})
 	}
 	built, err := p.Build(foreign.Program{Path: "testdata/front.py", Function: b.function, Args: b.args}, seed)
 	if err != nil {

@@ -25,6 +25,11 @@ func (m *Model) frontOf(width int, end func(last layer.Layer) layer.Layer, maske
 	m.front = &front{layers, width, masked, heads}
 }
 
+// behindNorm is frontOf where a norm follows the last block, in front of a head of its own.
+func (m *Model) behindNorm(norm layer.LayerNorm) {
+	m.frontOf(norm.Width, func(last layer.Layer) layer.Layer { return layer.NewChain(layer.Name(last), last, norm) }, false, "lm_head.*")
+}
+
 // fronts are the families whose layers a user's modules may follow.
 func fronts() (names []string) {
 	for _, name := range Families() {

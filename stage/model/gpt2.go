@@ -47,9 +47,7 @@ func (c *gpt2) validate() error {
 func (c *gpt2) build(m *Model) {
 	m.language(c.vocabSize, c.nPositions, c.embedding(), c.nLayer, c.block,
 		languageHead("transformer.head", c.norm("transformer.ln_f"), c.vocabSize, c.initializerRange, c.tie, "transformer.wte.weight"))
-	m.frontOf(c.nEmbd, func(last layer.Layer) layer.Layer {
-		return layer.NewChain(layer.Name(last), last, c.norm("transformer.ln_f"))
-	}, false, "lm_head.*")
+	m.behindNorm(c.norm("transformer.ln_f"))
 	m.prefix, m.skip = "transformer.", []string{"*.attn.bias", "*.attn.masked_bias"} // the causal masks that older Hugging Face files store
 	// what from_pretrained of GPT2LMHeadModel reads besides
 	maps.Copy(m.config, map[string]any{

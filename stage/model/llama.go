@@ -142,9 +142,7 @@ func (c *llama) build(m *Model) {
 	}
 	m.language(c.vocabSize, c.positions, embedding, c.layers, c.block,
 		languageHead("model.head", c.norm("model.norm"), c.vocabSize, c.initializerRange, c.tie, tokens+".weight"))
-	m.frontOf(c.hidden, func(last layer.Layer) layer.Layer {
-		return layer.NewChain(layer.Name(last), last, c.norm("model.norm"))
-	}, false, "lm_head.*")
+	m.behindNorm(c.norm("model.norm"))
 	m.prefix, m.window = "model.", c.windowOf
 	m.skip = []string{"*.rotary_emb.inv_freq"} // the wavelengths that older Hugging Face files store
 	m.config["architectures"], m.config["use_cache"] = []string{architectures[c.family]}, true

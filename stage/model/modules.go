@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/avgpipe/avgpipe/stage/device"
 	"github.com/avgpipe/avgpipe/stage/layer"
@@ -138,9 +139,9 @@ func (c *ModulesConfig) front() (*Model, error) {
 
 // readModules makes the model of a config of the family python.
 func readModules(config []byte) (*Model, error) {
-	c := &ModulesConfig{}
-	if err := json.Unmarshal(config, c); err != nil {
-		return nil, fmt.Errorf("read the config of a user's modules: %w", err)
+	c, err := decodeModules(config)
+	if err != nil {
+		return nil, err
 	}
 	return c.Build()
 }
@@ -149,10 +150,14 @@ func readModules(config []byte) (*Model, error) {
 func (m *Model) Modules() (*ModulesConfig, error) {
 	text, err := json.Marshal(m.config)
 	if err != nil {
-		return nil, fmt.Errorf("read the config of a user's modules: %w", err)
+		return nil, fmt.Errorf("write the config of a user's modules: %w", err)
 	}
+	return decodeModules(text)
+}
+
+func decodeModules(config []byte) (*ModulesConfig, error) {
 	c := &ModulesConfig{}
-	if err := json.Unmarshal(text, c); err != nil {
+	if err := json.Unmarshal(config, c); err != nil {
 		return nil, fmt.Errorf("read the config of a user's modules: %w", err)
 	}
 	return c, nil
@@ -177,7 +182,11 @@ func (c *ModulesConfig) Build() (*Model, error) {
 	}
 	in, last := modules[0].In, c.Modules[len(c.Modules)-1]
 	if len(in) != len(inputs) {
-		return nil, fmt.Errorf("module %s takes %d tensors; the first one is given %d, by the task %s", c.Modules[0].Name, len(in), len(inputs), c.Task)
+		names := make([]string, len(inputs))
+		for i, x := range inputs {
+			names[i] = x.Name
+		}
+		return nil, fmt.Errorf("module %s takes %d tensors; it is given %s, by the task %s", c.Modules[0].Name, len(in), strings.Join(names, ", "), c.Task)
 	}
 	for i, x := range inputs {
 		in[i].Name = x.Name
