@@ -4,6 +4,7 @@
 # FUZZTIME how long `make fuzz` spends on each target
 # VET      -vet=off: tests are not vetted first
 # TIMEOUT  how long the tests of one package may take; on a slow machine some take many minutes
+# MEMORY   where simulated nodes of `make test-cluster` have their files: in memory where that is possible, since they are written and synced by the million
 # DESTDIR, PREFIX   where `make install` puts things: it builds nothing, so `make build && sudo make install`
 
 SHELL         := /bin/bash
@@ -16,6 +17,7 @@ ONEDNN   ?= auto
 FUZZTIME ?= 10s
 TIMEOUT  ?= 20m
 VET      ?=
+MEMORY   ?= $(firstword $(wildcard /dev/shm) /tmp)
 DESTDIR  ?=
 PREFIX   ?= /usr/local
 BIN      ?= bin
@@ -166,7 +168,7 @@ SCHEDULES ?= 2000000
 test-cluster: ## the long form of the tests of replication: clusters that lose nodes and networks for hours of simulated time, and millions of schedules (SIMULATED=1h CLUSTERS=5 SCHEDULES=2000000 SEED=1)
 	$(TEST) $(TAGS) ./internal/node -run Linearizable -api-rounds 20 -v
 	$(TEST) ./internal/cluster/raftlog -run 'Simulated|ModelFinds' -simulated $(SIMULATED) -clusters $(CLUSTERS) -seed $(or $(filter-out 0,$(SEED)),1) -v
-	$(TEST) -timeout 6h $(TAGS) ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
+	$(TEST) -timeout 6h -exec 'env TMPDIR=$(MEMORY) GOTMPDIR=' $(TAGS) ./internal/coordinator -run WhateverBreaks -chaos-runs 2000
 	$(TEST) -timeout 6h ./internal/coordinator -run WhateverTheSchedule -schedules $(SCHEDULES) -first-schedule $(or $(filter-out 0,$(SEED)),1) -v
 	$(TEST) -timeout 6h ./elastic -run WhateverArrives -schedules $(SCHEDULES) -v
 

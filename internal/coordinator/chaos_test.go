@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"flag"
 	"math/rand/v2"
+	"runtime/debug"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -18,8 +19,11 @@ var runs = flag.Int("chaos-runs", 4, "how many runs TestWhateverBreaks makes")
 // TestWhateverBreaks: nodes are cut off, workers die and leaders change at random. No committed round is lost, the job ends at its last
 // round, and no worker is left.
 func TestWhateverBreaks(t *testing.T) {
+	before := debug.SetGCPercent(800) // a run keeps little and makes much
+	t.Cleanup(func() { debug.SetGCPercent(before) })
 	for seed := range *runs {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { breakThings(t, rand.New(rand.NewPCG(uint64(seed), 1))) })
 		})
 	}
