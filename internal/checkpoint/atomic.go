@@ -16,6 +16,7 @@ type AtomicFile struct {
 	dir    string
 	needed int64 // bytes the whole file will have; 0: unknown
 	offset int64 // bytes written so far
+	out    writeOut
 	closed bool
 }
 
@@ -35,6 +36,9 @@ func (a *AtomicFile) Write(p []byte) (int, error) {
 	}
 	n, err := a.file.Write(p)
 	a.offset += int64(n)
+	if err == nil {
+		err = a.out.wrote(a.file, a.offset)
+	}
 	if err != nil {
 		return n, a.explain(err)
 	}

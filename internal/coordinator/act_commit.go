@@ -91,13 +91,23 @@ func (a *act) commitRound(ctx context.Context) (func(*observed), error) {
 	if err != nil {
 		return a.commitAgain(ctx, fmt.Errorf("commit round %d: %w", round, err))
 	}
-	keep := a.spec.Job.Center.Keep
-	kept := a.recordRound(ctx, m, keep)
-	err = a.propose(ctx, &cluster.CommitRound{Job: a.ID, Generation: a.Generation, Round: round, Manifest: *m, Keep: keep})
+	state, keep := a.raft.State(), a.spec.Job.Center.Keep
+	before, err := state.Job(a.ID)
+	if err != nil {
+		return nil, fmt.Errorf("commit round %d: %w", round, err)
+	}
+	var kept error
+	var decided time.Duration
+	a.together([]func(){ // each waits for disks
+		func() { kept = a.record(ctx, withRound(before, m, keep), nil, state) },
+		func() {
+			err = a.propose(ctx, &cluster.CommitRound{Job: a.ID, Generation: a.Generation, Round: round, Manifest: *m, Keep: keep})
+			decided = a.now().Sub(a.heard)
+		},
+	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("commit round %d: %w", round, err), kept)
 	}
-	decided := a.now().Sub(a.heard)
 	if kept == nil { // else the copy may name what would be moved away
 		a.collect(ctx, round, digestsOf(a.Committed))
 	}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -134,20 +135,24 @@ func (c *Coordinator) Record(ctx context.Context, id string, next ...string) err
 	return c.record(ctx, j, next, state)
 }
 
-// record brings the copies of a job up to date. Where it must be, next, an error is one; elsewhere it is enough that a later one succeeds.
+// record brings the copies of a job up to date, all at the same time. Where it must be, next, an error is one; elsewhere it is enough that a later one succeeds.
 func (c *Coordinator) record(ctx context.Context, j *cluster.Job, next []string, state *cluster.State) error {
-	have := hosts(j)
-	for i, n := range c.nodes() {
+	have, nodes := hosts(j), c.nodes()
+	faults := make([]error, len(nodes))
+	var all []func()
+	for i, n := range nodes {
 		must := i == 0 || slices.Contains(next, n.Name)
 		if !must && (!slices.Contains(have, n.Name) || !n.Reach.Since.IsZero()) {
 			continue
 		}
-		err := c.recordAt(ctx, n, j, i == 0, state)
-		if err != nil && (must || !errors.Is(err, agent.ErrUnreachable)) {
-			return err
-		}
+		all = append(all, func() {
+			if err := c.recordAt(ctx, n, j, i == 0, state); must || !errors.Is(err, agent.ErrUnreachable) {
+				faults[i] = err
+			}
+		})
 	}
-	return nil
+	c.together(all)
+	return cmp.Or(faults...)
 }
 
 // recordAt brings the copy on a node up to date. Where other jobs have had something there, their directories are expected.
@@ -191,17 +196,12 @@ func hosts(j *cluster.Job) []string {
 	return all
 }
 
-// recordRound does so with a round that is about to be committed, of which keep are kept.
-func (a *act) recordRound(ctx context.Context, next *cluster.Manifest, keep int) error {
-	state := a.raft.State()
-	j, err := state.Job(a.ID)
-	if err != nil {
-		return err
-	}
+// withRound is the job as it is once a round is committed, of which keep are kept.
+func withRound(j *cluster.Job, next *cluster.Manifest, keep int) *cluster.Job {
 	now := *j
 	now.Committed = append(slices.Clone(j.Committed), next)
 	now.Committed = now.Committed[max(0, len(now.Committed)-keep):]
-	return a.record(ctx, &now, nil, state)
+	return &now
 }
 
 // remove makes the state forget an ended job, and has its directories deleted.

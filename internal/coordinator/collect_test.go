@@ -4,8 +4,10 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/avgpipe/avgpipe/internal/cluster"
 	"github.com/avgpipe/avgpipe/internal/coordinator"
@@ -106,6 +108,35 @@ func TestANodeThatCannotBeReachedIsAskedLater(t *testing.T) {
 		r.until(id, "commits thrice", func(j *cluster.Job) bool { return j.CommittedRound() >= last+30 })
 		if n := r.at(on).collects.Load(); n == before {
 			t.Error("it is not asked any more")
+		}
+	})
+}
+
+// TestAManifestDoesNotWaitForRecords, which take a second here on both nodes, and are written at the same time.
+func TestAManifestDoesNotWaitForRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, "a", "b")
+		defer r.end()
+		id := r.submit("long", 1e6)
+		first := r.until(id, "commits", committed).CommittedRound()
+		var last atomic.Uint64
+		var writing, most atomic.Int32
+		slow := func(j *cluster.Job) {
+			most.Store(max(most.Load(), writing.Add(1)))
+			time.Sleep(time.Second)
+			writing.Add(-1)
+			now, err := r.raft.State().Job(id)
+			if err != nil || now.CommittedRound() < j.CommittedRound() {
+				t.Errorf("%v: round %d is recorded, and round %d is committed", err, j.CommittedRound(), now.CommittedRound())
+			}
+			last.Store(j.CommittedRound())
+		}
+		for i := range 2 {
+			r.at(i).records.Store(&slow)
+		}
+		r.until(id, "has recorded further rounds", func(*cluster.Job) bool { return last.Load() > first+20 })
+		if most.Load() != 2 {
+			t.Errorf("%d records were written at the same time", most.Load())
 		}
 	})
 }

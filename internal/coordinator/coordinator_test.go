@@ -67,6 +67,7 @@ type fragile struct {
 	damaging atomic.Bool
 	seen     sync.Map // digests
 	collects atomic.Int32
+	records  atomic.Pointer[func(*cluster.Job)] // called before each record of a job is written; nil: nothing is
 	gate
 }
 

@@ -114,6 +114,9 @@ func (f *fragile) Record(ctx context.Context, j *cluster.Job, started bool) erro
 	if err := f.reach(ctx); err != nil {
 		return err
 	}
+	if before := f.records.Load(); before != nil {
+		(*before)(j)
+	}
 	return f.Local.Record(ctx, j, started)
 }
 
